@@ -1,0 +1,1 @@
+"""The dispatcher: admits, starts, watches, retries and collects rollouts; joins reward and tokens."""

@@ -1,0 +1,1 @@
+"""The driver: what runs on the trainer. The dispatcher's client, and the verl manager."""

@@ -1,0 +1,1 @@
+"""The shim: one decorator makes an agent a fire-and-forget rollout server."""

@@ -1,0 +1,103 @@
+"""The FastAPI app every control plane starts from: problems rendered, bodies bounded, one log line per request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rollway_wire.problems import RollwayError, TooLarge, Unprocessable
+
+log = structlog.get_logger()
+
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+
+
+def problem_response(error: RollwayError, instance: str | None = None) -> JSONResponse:
+    """RFC 9457 answer, with Retry-After where the error says when to come back."""
+    headers = {} if error.retry_after_s is None else {"retry-after": str(max(1, round(error.retry_after_s)))}
+    return JSONResponse(error.problem(instance), error.status, headers, media_type=PROBLEM_MEDIA_TYPE)
+
+
+async def _on_rollway_error(request: Request, exc: Exception) -> JSONResponse:
+    assert isinstance(exc, RollwayError)
+    return problem_response(exc, request.url.path)
+
+
+async def _on_invalid(request: Request, exc: Exception) -> JSONResponse:
+    assert isinstance(exc, RequestValidationError)
+    errors = [{"where": "/".join(map(str, e["loc"])), "message": e["msg"]} for e in exc.errors()[:20]]
+    first = f"{errors[0]['where']}: {errors[0]['message']}" if errors else "invalid request"
+    return problem_response(Unprocessable(first, errors=errors), request.url.path)
+
+
+async def _on_http(request: Request, exc: Exception) -> JSONResponse:
+    assert isinstance(exc, HTTPException)
+    error = RollwayError(str(exc.detail))
+    error.status, error.code = exc.status_code, "http_error"
+    response = problem_response(error, request.url.path)
+    response.headers.update(exc.headers or {})
+    return response
+
+
+async def _on_bug(request: Request, exc: Exception) -> JSONResponse:
+    log.error("unhandled_exception", path=request.url.path, exc_info=exc)
+    return problem_response(RollwayError(f"{type(exc).__name__}: see the service's log"), request.url.path)
+
+
+class BodyLimit:
+    """ASGI middleware: a request body over ``limit`` bytes is refused with 413, by its header or while it arrives."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app = app
+        self.limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        declared = dict(scope["headers"]).get(b"content-length", b"")
+        error = TooLarge(f"request body is over {self.limit} bytes")
+        if declared.isdigit() and int(declared) > self.limit:
+            await problem_response(error, scope["path"])(scope, receive, send)
+            return
+        seen = 0
+
+        async def bounded() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self.limit:
+                raise error
+            return message
+
+        await self.app(scope, bounded, send)
+
+
+async def _canonical_line(request: Request, call_next: Callable[[Request], Awaitable[Any]]) -> Any:
+    begin = time.perf_counter()
+    response = await call_next(request)
+    log.info(
+        "request", method=request.method, path=request.url.path, status=response.status_code,
+        ms=round((time.perf_counter() - begin) * 1e3, 2),
+    )  # fmt: skip
+    return response
+
+
+def create_app(title: str, *, lifespan: Any, max_body_bytes: int, **kwargs: Any) -> FastAPI:
+    """A FastAPI app with problem+json everywhere, a body limit and canonical log lines."""
+    app = FastAPI(title=title, lifespan=lifespan, **kwargs)
+    app.add_exception_handler(RollwayError, _on_rollway_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(Exception, _on_bug)
+    app.middleware("http")(_canonical_line)
+    app.add_middleware(BodyLimit, limit=max_body_bytes)
+    return app

@@ -1,0 +1,58 @@
+"""Structured logs: structlog to standard error, JSON unless a terminal, session_id and rollout_id bound by contextvars."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+SECRET_KEYS = frozenset({"api_key", "authorization", "key", "token", "secret"})
+
+
+def _redact(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    for name in event.keys() & SECRET_KEYS:
+        event[name] = "[redacted]"
+    return event
+
+
+def configure(service: str, level: str = "info", as_json: bool | None = None) -> None:
+    """Configure structlog and the standard library's logging for one process.
+
+    Raises:
+        ValueError: unknown level.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ValueError(f"log level {level!r}: choose debug, info, warning or error")
+    use_json = as_json if as_json is not None else not sys.stderr.isatty()
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _redact,
+        structlog.processors.format_exc_info if use_json else structlog.processors.StackInfoRenderer(),
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if use_json else structlog.dev.ConsoleRenderer()
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(number)
+    for noisy in ("uvicorn.access", "botocore", "aiobotocore", "httpx", "httpcore"):
+        logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
+    structlog.contextvars.bind_contextvars(service=service)

@@ -1,0 +1,55 @@
+"""Serving: bind the socket ourselves, so the port is known before the first request and a taken port is a clear error."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Any
+
+import structlog
+import uvicorn
+
+from rollway_kit.settings import ServiceSettings
+
+log = structlog.get_logger()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening-ready TCP socket.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def run(app: Any, settings: ServiceSettings, *, service: str, drain_s: int = 10, **config: Any) -> None:
+    """Serve until SIGINT or SIGTERM; in-flight requests get ``drain_s`` seconds. Exits 1 when start-up fails."""
+    try:
+        sock = bind(settings.host, settings.port)
+    except OSError as e:
+        sys.stderr.write(f"refusing to start: cannot bind {settings.host}:{settings.port}: {e.strerror}\n")
+        raise SystemExit(2) from e
+    log.info("listening", service=service, url=f"http://{settings.host}:{sock.getsockname()[1]}")
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=drain_s,
+            timeout_keep_alive=75,
+            **config,
+        )  # fmt: skip
+    )
+    with sock:
+        server.run(sockets=[sock])
+    if not server.started:
+        raise SystemExit(1)

@@ -1,0 +1,222 @@
+"""The dispatcher's API (`/v1/batches`): a batch in, results out. See docs/architecture.md."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from rollway_wire.failures import Failure
+from rollway_wire.gateway import DEFAULT_POOL, POOL_PATTERN
+from rollway_wire.ids import check_segment
+from rollway_wire.rollout import ROLLOUT_KEY
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class AgentCoreRuntime(_Frozen):
+    """AWS Bedrock AgentCore, or anything that speaks its API at ``endpoint_url``."""
+
+    kind: Literal["agentcore"] = "agentcore"
+    agent_runtime_arn: str = Field(pattern=r"^arn:[^:]+:bedrock-agentcore:[^:]+:[^:]*:runtime/.+$")
+    """The region is taken from it."""
+    qualifier: str | None = None
+    endpoint_url: str | None = None
+    """None: the SDK's own resolution (AWS_ENDPOINT_URL_BEDROCK_AGENTCORE, else the region's endpoint)."""
+    tps_limit: float = Field(default=25.0, gt=0)
+    """Calls a second that invoke and stop share, per runtime ARN."""
+
+
+class HttpRuntime(_Frozen):
+    """Agent containers that already run: each URL serves /invocations and /ping."""
+
+    kind: Literal["http"] = "http"
+    urls: list[str] = Field(min_length=1)
+    sessions_per_url: int = Field(default=1, ge=1)
+    """How many rollouts one container runs at once."""
+
+
+class ProcessRuntime(_Frozen):
+    """A local process per session. Refused unless the dispatcher's settings allow it."""
+
+    kind: Literal["process"] = "process"
+    command: list[str] = Field(min_length=1)
+    """argv; ``{port}`` is replaced by the port the agent must serve on (also in $PORT)."""
+    cwd: str | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    start_timeout_s: float = Field(default=60.0, gt=0)
+
+
+RuntimeSpec = Annotated[AgentCoreRuntime | HttpRuntime | ProcessRuntime, Field(discriminator="kind")]
+
+
+class Group(_Frozen):
+    """One input and how many rollouts of it."""
+
+    group_id: str
+    """Unique in the batch; the ``input_id`` in S3."""
+    payload: dict[str, Any]
+    """The dataset row's fields, handed to the agent at top level."""
+    n: int = Field(default=1, ge=1, le=4096)
+
+    @field_validator("group_id")
+    @classmethod
+    def _segment(cls, v: str) -> str:
+        return check_segment(v, "group_id")
+
+    @field_validator("payload")
+    @classmethod
+    def _no_reserved(cls, v: dict[str, Any]) -> dict[str, Any]:
+        if ROLLOUT_KEY in v:
+            raise ValueError(f"payload may not hold {ROLLOUT_KEY!r}: the dispatcher writes it")
+        return v
+
+
+class Capture(_Frozen):
+    """Where the agents' model calls go and are recorded."""
+
+    pool: str = Field(default=DEFAULT_POOL, pattern=POOL_PATTERN)
+    """The gateway pool whose workers serve this batch."""
+
+
+class Limits(_Frozen):
+    rollout_timeout_s: float = Field(default=900.0, gt=0, le=8 * 3600)
+    """From the start of an attempt to its result."""
+    max_concurrent: int | None = Field(default=None, ge=1)
+    """Rollouts of this batch alive at once; None: the dispatcher's own limit."""
+    max_attempts: int = Field(default=2, ge=1, le=10)
+    """Attempts per rollout for failures that another attempt can mend."""
+
+
+class BatchRequest(_Frozen):
+    """POST /v1/batches. Send an ``Idempotency-Key`` header: the same key and body give the same batch back."""
+
+    experiment_id: str = "default"
+    """First part of the S3 prefix."""
+    groups: list[Group] = Field(min_length=1)
+    runtime: RuntimeSpec
+    model_id: str = ""
+    """Sent to agents as ``_rollout.model_id``."""
+    sampling_params: dict[str, Any] = Field(default_factory=dict)
+    """Sent to agents and enforced at the gateway."""
+    capture: Capture | None = Field(default_factory=Capture)
+    """None: no gateway; agents call ``rollout.base_url`` and no trajectory comes back."""
+    rollout: dict[str, Any] = Field(default_factory=dict)
+    """Further fields for ``_rollout``, handed through as they are."""
+    limits: Limits = Field(default_factory=Limits)
+    require_rewards: bool = True
+    """A result without usable ``rewards`` is a contract error; False for evaluation that scores elsewhere."""
+    s3_bucket: str | None = None
+    """None: the dispatcher's own."""
+
+    @field_validator("experiment_id")
+    @classmethod
+    def _segment(cls, v: str) -> str:
+        return check_segment(v, "experiment_id")
+
+    @model_validator(mode="after")
+    def _unique_groups(self) -> BatchRequest:
+        ids = [g.group_id for g in self.groups]
+        if len(set(ids)) != len(ids):
+            raise ValueError("group_id must be unique within a batch")
+        return self
+
+
+class RolloutState(StrEnum):
+    """A rollout's life. Terminal states are SUCCEEDED, FAILED and CANCELLED."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    COLLECTING = "collecting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({RolloutState.SUCCEEDED, RolloutState.FAILED, RolloutState.CANCELLED})
+
+
+class BatchState(StrEnum):
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    FINISHED = "finished"
+
+
+class BatchStatus(_Frozen):
+    """GET /v1/batches/{batch_id}."""
+
+    batch_id: str
+    experiment_id: str
+    state: BatchState
+    created_at: float
+    finished_at: float | None
+    total: int
+    counts: dict[RolloutState, int]
+    failures: dict[str, int]
+    """Failed rollouts by failure type."""
+    contract_error: str | None = None
+    """Why the batch was failed as a whole."""
+
+
+class RolloutView(_Frozen):
+    """One rollout as it stands. GET /v1/batches/{batch_id}/rollouts."""
+
+    rollout_id: str
+    """``{batch_id}/{group_id}/{index}``."""
+    batch_id: str
+    group_id: str
+    index: int
+    """0 to n-1 within the group."""
+    state: RolloutState
+    attempt: int
+    """1 for the first."""
+    session_id: str | None
+    """Of the current or last attempt."""
+    failure: Failure | None = None
+
+
+class Timings(_Frozen):
+    """Unix seconds; None: did not happen."""
+
+    admitted_at: float | None = None
+    invoked_at: float | None = None
+    started_at: float | None = None
+    noticed_at: float | None = None
+    """When the dispatcher learned that the result exists."""
+    finished_at: float | None = None
+
+
+class RolloutResult(_Frozen):
+    """A finished rollout, without its tokens; the trajectory travels beside it (JSON tree or packed)."""
+
+    rollout_id: str
+    batch_id: str
+    group_id: str
+    index: int
+    state: RolloutState
+    attempt: int
+    session_id: str | None
+    failure: Failure | None
+    rewards: list[float] | None
+    """As the agent returned them, a number or a list of numbers made a list; None unless succeeded."""
+    result: dict[str, Any] | None
+    """The saved S3 object without the echoed payload."""
+    timings: Timings
+
+
+class ResultsPage(_Frozen):
+    """GET /v1/batches/{batch_id}/results?cursor=&limit=&wait_s=. Results in the order they finished.
+
+    On the wire each entry of ``results`` is ``{"rollout": RolloutResult, "trajectory": tree | null}``; with
+    ``Accept: application/vnd.rollway.packed`` the whole page is one packed document.
+    """
+
+    results: list[dict[str, Any]]
+    cursor: int
+    """Pass back to get what finished after these."""
+    finished: bool
+    """True when every rollout is terminal and this page reaches the end."""

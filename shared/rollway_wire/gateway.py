@@ -1,0 +1,89 @@
+"""The gateway's own API (`/v1/…`): sessions, pools of workers, fence and drain. See docs/architecture.md.
+
+A *pool* is one trainer's set of workers with one policy version and one fence. Two trainers use two pools and never mix.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DEFAULT_POOL = "default"
+POOL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class SessionSpec(_Frozen):
+    """POST /v1/sessions."""
+
+    session_id: str | None = None
+    """Chosen by the caller (the dispatcher uses the runtime's session id); made when absent."""
+    pool: str = Field(default=DEFAULT_POOL, pattern=POOL_PATTERN)
+    sampling_params: dict[str, Any] = Field(default_factory=dict)
+    """Override whatever the agent sends, key by key."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class SessionTicket(_Frozen):
+    """What an agent needs to call the model as this session."""
+
+    session_id: str
+    base_url: str
+    """OpenAI base URL naming the session, ending in /v1."""
+    api_key: str
+    """Carries the session for clients that take only a fixed base URL."""
+
+
+class WorkerSpec(_Frozen):
+    """POST /v1/pools/{pool}/workers."""
+
+    url: str
+    """Base URL of one inference server, with or without a trailing /v1."""
+    worker_id: str | None = None
+    model_name: str | None = None
+    """Served model name to send to this worker in place of the agent's; None: the worker's only model, as probed."""
+    weight: int = Field(default=1, ge=1)
+
+
+class WorkerState(_Frozen):
+    worker_id: str
+    url: str
+    api_path: str
+    model_name: str | None
+    weight: int
+    healthy: bool
+    active_requests: int
+    detail: str | None = None
+    """Why it is not healthy."""
+
+
+class PoolState(_Frozen):
+    """GET /v1/pools/{pool}, and the answer to open / fence / drain."""
+
+    pool: str
+    gate: Literal["open", "fenced"]
+    """While fenced, new calls get 503 with Retry-After."""
+    policy_version: int | None
+    in_flight: int
+    sessions: int
+    workers: list[WorkerState]
+
+
+class OpenPool(_Frozen):
+    """POST /v1/pools/{pool}/open: accept calls, stamped with this policy version."""
+
+    policy_version: int | None = None
+    """None keeps the current one."""
+
+
+class FencePool(_Frozen):
+    """POST /v1/pools/{pool}/fence: refuse new calls, then wait for those in flight."""
+
+    drain_timeout_s: float = Field(default=30.0, ge=0, le=3600)
+    """How long to wait for calls in flight; 0 returns at once."""
+    abort: bool = True
+    """After the wait, cancel what is still in flight (their turns are marked incomplete)."""

@@ -1,0 +1,161 @@
+"""Turns, sequences, trajectories and the ledger: what the gateway captured and what a trainer trains on.
+
+Arrays are packed (``array.array``): token ids ``'i'`` int32, log-probs ``'f'`` float32, masks ``'B'`` uint8, policy
+versions ``'i'`` int32. Lengths that must agree are checked when a value is made.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rollway_wire.problems import ContractViolation
+
+IDS, LOGPROBS, MASK, VERSIONS = "i", "f", "B", "i"
+NO_VERSION = -1
+"""Policy version of a token the policy did not sample in this sequence."""
+LOGPROB_SLACK = 1e-4
+"""A float32 log-softmax may exceed 0 by rounding; more than this is not a log-prob."""
+
+
+def _expect(name: str, value: Any, typecode: str) -> None:
+    if not isinstance(value, array) or value.typecode != typecode:
+        raise ContractViolation(f"{name} must be array({typecode!r}), got {type(value).__name__}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One choice of one model call, exactly as the engine reported it.
+
+    A turn with ``incomplete`` set is kept for inspection and never trains. A complete turn has token ids and a finite
+    log-prob for each, or it cannot be made.
+
+    Raises:
+        ContractViolation: a complete turn whose ids and log-probs differ in length, are empty, or are not finite.
+    """
+
+    turn_id: str
+    call_id: str
+    """Shared by the choices of one call (n > 1)."""
+    index: int
+    """Order within the session, by the time the call was dispatched to a worker."""
+    choice: int = 0
+    prompt_token_ids: array[int]
+    """int32, shape (prompt,)."""
+    completion_token_ids: array[int]
+    """int32, shape (completion,), end-of-sequence and stop tokens included."""
+    logprobs: array[float]
+    """float32, shape (completion,), of the sampled tokens."""
+    finish_reason: str | None
+    model: str = ""
+    worker: str = ""
+    """Worker id that sampled it."""
+    policy_version_start: int
+    """The trainer's weight step when the call was dispatched."""
+    policy_version_end: int
+    """The same when its last token arrived; differs when weights changed in between."""
+    started_at: float
+    """Unix seconds, call received."""
+    first_token_at: float | None = None
+    ended_at: float
+    incomplete: str | None = None
+    """Why this turn may not train; None when the evidence is whole."""
+
+    def __post_init__(self) -> None:
+        _expect("prompt_token_ids", self.prompt_token_ids, IDS)
+        _expect("completion_token_ids", self.completion_token_ids, IDS)
+        _expect("logprobs", self.logprobs, LOGPROBS)
+        if self.incomplete is None:
+            if not self.prompt_token_ids or not self.completion_token_ids:
+                raise ContractViolation(f"turn {self.turn_id}: a complete turn has prompt and completion tokens")
+            if len(self.completion_token_ids) != len(self.logprobs):
+                raise ContractViolation(
+                    f"turn {self.turn_id}: {len(self.completion_token_ids)} tokens but {len(self.logprobs)} log-probs"
+                )
+            if not all(math.isfinite(x) and x <= LOGPROB_SLACK for x in self.logprobs):
+                raise ContractViolation(f"turn {self.turn_id}: a log-prob is not finite or is above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequence:
+    """One training row. All arrays have shape (length,).
+
+    ``loss_mask`` is 1 where the policy sampled the token and this row trains it. Log-probs are meaningful there and are
+    stored as 0.0 elsewhere (verl's convention for ``rollout_log_probs``); policy versions likewise, `NO_VERSION` elsewhere.
+
+    Raises:
+        ContractViolation: unequal lengths, a first token with mask 1 (a row needs a prompt), or nothing to train.
+    """
+
+    token_ids: array[int]
+    loss_mask: array[int]
+    logprobs: array[float]
+    policy_versions: array[int]
+    turn_ids: tuple[str, ...]
+    """The turns whose sampled tokens this row trains, in order."""
+
+    def __post_init__(self) -> None:
+        _expect("token_ids", self.token_ids, IDS)
+        _expect("loss_mask", self.loss_mask, MASK)
+        _expect("logprobs", self.logprobs, LOGPROBS)
+        _expect("policy_versions", self.policy_versions, VERSIONS)
+        n = len(self.token_ids)
+        if not n == len(self.loss_mask) == len(self.logprobs) == len(self.policy_versions):
+            raise ContractViolation("a sequence's token_ids, loss_mask, logprobs and policy_versions differ in length")
+        if n == 0 or self.loss_mask[0] or not any(self.loss_mask):
+            raise ContractViolation("a sequence starts with a prompt token and trains at least one token")
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the first trained one."""
+        return self.loss_mask.index(1)
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(self.loss_mask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Where every sampled token of a session went; each is in exactly one bucket.
+
+    Raises:
+        ContractViolation: the buckets do not add up to ``sampled``.
+    """
+
+    sampled: int = 0
+    """Completion tokens the engine reported as usage, over all calls."""
+    trained: int = 0
+    """In a sequence's loss."""
+    context: int = 0
+    """Only in a sequence as context (mask 0), by a recorded choice."""
+    duplicate: int = 0
+    """A second sampling of a call already answered."""
+    orphaned: int = 0
+    """Captured but reachable from no sequence (a branch given up, a turn after the last scored one)."""
+    lost: int = 0
+    """Reported by usage but without whole evidence (ids or log-probs missing)."""
+
+    def __post_init__(self) -> None:
+        total = self.trained + self.context + self.duplicate + self.orphaned + self.lost
+        if total != self.sampled or min(self.trained, self.context, self.duplicate, self.orphaned, self.lost) < 0:
+            raise ContractViolation(f"ledger does not close: {self}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """All that a session's model calls left behind."""
+
+    session_id: str
+    mode: Literal["mirror", "exact"]
+    turns: tuple[Turn, ...]
+    sequences: tuple[Sequence, ...]
+    """Ordered by the time of their last trained turn; the last one holds the final answer."""
+    ledger: Ledger
+    incomplete: str | None = None
+    """Why the session may not train as a whole; None when every call's evidence is whole."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values: sampling parameters enforced, template certificate, counts of drift events."""
