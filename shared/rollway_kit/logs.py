@@ -1,4 +1,4 @@
-"""Structured logs: structlog to standard error, JSON unless a terminal, session_id and rollout_id bound by contextvars."""
+"""Structured logs: structlog to standard error, JSON unless a terminal, ids bound by contextvars."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aioboto3
-from botocore.config import Config
+from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
 from rollway_wire.problems import NotFound, RollwayError, Unavailable
@@ -83,7 +83,7 @@ async def open_object_store(
     *, endpoint_url: str | None = None, region: str | None = None, max_connections: int = 64
 ) -> AsyncIterator[ObjectStore]:
     """An `ObjectStore` on the SDK's own credential chain; ``endpoint_url`` for an S3-compatible store."""
-    config = Config(
+    config = AioConfig(
         retries={"max_attempts": 4, "mode": "standard"},
         max_pool_connections=max_connections,
         connect_timeout=5,

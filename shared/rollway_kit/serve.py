@@ -1,4 +1,4 @@
-"""Serving: bind the socket ourselves, so the port is known before the first request and a taken port is a clear error."""
+"""Serving: we bind the socket, so the port is known before the first request and a taken port is a clear error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(app: Any, settings: ServiceSettings, *, service: str, drain_s: int = 10,
             timeout_graceful_shutdown=drain_s,
             timeout_keep_alive=75,
             **config,
-        )  # fmt: skip
+        )
     )
     with sock:
         server.run(sockets=[sock])

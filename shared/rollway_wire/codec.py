@@ -1,6 +1,7 @@
 """The token codec: the same value as JSON and as packed binary.
 
-A *tree* is JSON (dict, list, str, int, float, bool, None) whose leaves may also be ``array.array`` of typecode i, f or B.
+A *tree* is JSON (dict, list, str, int, float, bool, None) whose leaves may also be ``array.array`` of typecode
+i, f or B.
 
 Packed form, little-endian:
 
@@ -10,7 +11,8 @@ Packed form, little-endian:
            8   u32       crc32 of everything from offset 16 on
           12   u32       header length H
           16   H bytes   UTF-8 JSON of the tree, each array replaced by {"$array": [typecode, offset, count]}
-                         (offset in bytes from the start of the array area), space-padded so that 16 + H is a multiple of 8
+                         (offset in bytes from the start of the array area), space-padded so that
+                         16 + H is a multiple of 8
         16+H   ...       the arrays' bytes, each aligned to 8
 """
 
@@ -83,7 +85,7 @@ def load_packed(data: bytes | memoryview) -> Any:
             return obj
         code, start, count = ref
         width = _SIZES.get(code, 0) * count
-        if not width and count or start < 0 or start + width > len(arrays):
+        if (not width and count) or start < 0 or start + width > len(arrays):
             raise BadRequest("packed document names an array outside its data")
         out = array(code)
         out.frombytes(arrays[start : start + width])

@@ -1,6 +1,7 @@
 """The gateway's own API (`/v1/…`): sessions, pools of workers, fence and drain. See docs/architecture.md.
 
-A *pool* is one trainer's set of workers with one policy version and one fence. Two trainers use two pools and never mix.
+A *pool* is one trainer's set of workers with one policy version and one fence. Two trainers use two pools and never
+mix.
 """
 
 from __future__ import annotations

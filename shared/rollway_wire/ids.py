@@ -35,9 +35,7 @@ def check_session_id(value: str) -> str:
     if not SESSION_ID_MIN <= len(value) <= SESSION_ID_MAX:
         raise ValueError(f"session id must have {SESSION_ID_MIN} to {SESSION_ID_MAX} characters, got {len(value)}")
     if not _SESSION_ID.fullmatch(value):
-        raise ValueError(
-            "session id may hold letters, digits, '_', '.', ':' and '-', and starts with a letter or digit"
-        )
+        raise ValueError("session id holds letters, digits, '_', '.', ':' and '-', and starts with a letter or digit")
     return value
 
 

@@ -1,7 +1,8 @@
 """What a runtime receives and what an agent's container answers and saves.
 
-The shapes are agentcore-rl-toolkit's (its ``app.py``), so that an agent written for it runs here and an image built with
-it works with our dispatcher: payload fields at top level plus ``_rollout``; an immediate receipt; a result object in S3.
+The shapes are agentcore-rl-toolkit's (its ``app.py``), so that an agent written for it runs here and an image built
+with it works with our dispatcher: payload fields at top level plus ``_rollout``; an immediate receipt; a result object
+in S3.
 """
 
 from __future__ import annotations

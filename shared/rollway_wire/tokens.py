@@ -84,7 +84,8 @@ class Sequence:
     """One training row. All arrays have shape (length,).
 
     ``loss_mask`` is 1 where the policy sampled the token and this row trains it. Log-probs are meaningful there and are
-    stored as 0.0 elsewhere (verl's convention for ``rollout_log_probs``); policy versions likewise, `NO_VERSION` elsewhere.
+    stored as 0.0 elsewhere (verl's convention for ``rollout_log_probs``); policy versions likewise, `NO_VERSION`
+    elsewhere.
 
     Raises:
         ContractViolation: unequal lengths, a first token with mask 1 (a row needs a prompt), or nothing to train.
