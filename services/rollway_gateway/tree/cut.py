@@ -1,0 +1,96 @@
+"""From turns to a trajectory: sequences that train every sampled token once, and a ledger that closes."""
+
+from __future__ import annotations
+
+import dataclasses
+from array import array
+from collections.abc import Mapping
+from collections.abc import Sequence as Turns
+from typing import Any, Literal
+
+from rollway_gateway.tree.chains import chains
+from rollway_gateway.tree.drift import drifts
+from rollway_gateway.tree.forest import Forest
+from rollway_wire.problems import ContractViolation
+from rollway_wire.tokens import LOGPROBS, MASK, NO_VERSION, VERSIONS, Ledger, Sequence, Trajectory, Turn
+
+
+def cut(
+    session_id: str,
+    turns: Turns[Turn],
+    *,
+    mode: Literal["mirror", "exact"] = "mirror",
+    lost_tokens: int = 0,
+    metadata: Mapping[str, Any] | None = None,
+    incomplete: str | None = None,
+) -> Trajectory:
+    """The trajectory of one session.
+
+    Each token of each complete turn has mask 1 in exactly one sequence; a sequence's other tokens are context (mask 0,
+    log-prob 0.0, version -1). There are as few sequences as that allows; they are ordered by the end of their last
+    trained turn. A token is stamped with the version its call was dispatched under, also where weights changed in the
+    middle: it never passes for fresher than it is.
+
+    Args:
+        turns: of this session, any order. Incomplete ones train nothing: their tokens count as lost, and are context
+            where a later prompt holds them.
+        lost_tokens: tokens that the engine's usage reported and no turn holds.
+        metadata: kept; ``drift`` (count) and ``drift_events`` (`drift.Drift` as objects) are added.
+        incomplete: why the session may not train as a whole. The caller's judgement: incomplete turns alone do not
+            set it.
+
+    Raises:
+        ContractViolation: two turns share an id, or ``lost_tokens`` is negative.
+    """
+    if len({t.turn_id for t in turns}) != len(turns):
+        raise ContractViolation(f"session {session_id}: two turns share a turn_id")
+    if lost_tokens < 0:
+        raise ContractViolation(f"session {session_id}: lost_tokens is {lost_tokens}")
+    forest = Forest(turns)
+    paths = [[forest.turns[p] for p in chain] for chain in chains(forest)]
+    paths.sort(key=lambda path: (path[-1].ended_at, path[-1].index, path[-1].choice))
+    sequences = tuple(_sequence(path) for path in paths)
+    events = drifts(forest)
+    return Trajectory(
+        session_id=session_id,
+        mode=mode,
+        turns=tuple(sorted(turns, key=lambda t: (t.index, t.choice))),
+        sequences=sequences,
+        ledger=_ledger(turns, sequences, lost_tokens),
+        incomplete=incomplete,
+        metadata={
+            **(metadata or {}),
+            "drift": len(events),
+            "drift_events": [dataclasses.asdict(event) for event in events],
+        },
+    )
+
+
+def _sequence(path: list[Turn]) -> Sequence:
+    token_ids = path[-1].prompt_token_ids + path[-1].completion_token_ids
+    n = len(token_ids)
+    loss_mask = array(MASK, bytes(n))
+    logprobs: array[float] = array(LOGPROBS, bytes(4 * n))
+    versions = array(VERSIONS, [NO_VERSION]) * n
+    for turn in path:
+        size = len(turn.completion_token_ids)
+        span = slice(len(turn.prompt_token_ids), len(turn.prompt_token_ids) + size)
+        loss_mask[span] = array(MASK, b"\x01" * size)
+        logprobs[span] = turn.logprobs
+        versions[span] = array(VERSIONS, [turn.policy_version_start]) * size
+    return Sequence(
+        token_ids=token_ids,
+        loss_mask=loss_mask,
+        logprobs=logprobs,
+        policy_versions=versions,
+        turn_ids=tuple(turn.turn_id for turn in path),
+    )
+
+
+def _ledger(turns: Turns[Turn], sequences: tuple[Sequence, ...], lost_tokens: int) -> Ledger:
+    """Counted from both ends, turns and masks: `Ledger` refuses them when they disagree."""
+    return Ledger(
+        sampled=sum(len(t.completion_token_ids) for t in turns) + lost_tokens,
+        trained=sum(s.trained_tokens for s in sequences),
+        lost=sum(len(t.completion_token_ids) for t in turns if t.incomplete is not None) + lost_tokens,
+    )
