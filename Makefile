@@ -1,0 +1,68 @@
+# The one vocabulary: what a person types, CI runs. `make help` lists it.
+SHELL := bash
+PYTHON ?= python3
+export PYTHON
+
+DEV := .venv
+AGENT := .venv-agent
+TRAINER := .venv-trainer
+BIN := $(DEV)/bin
+PACKAGES := $(sort $(patsubst %/__init__.py,%,$(wildcard services/*/__init__.py shared/*/__init__.py deploy/*/__init__.py)))
+
+# Where the parts find the other environments' interpreters.
+export ROLLWAY_AGENT_PYTHON ?= $(CURDIR)/$(AGENT)/bin/python
+export ROLLWAY_TRAINER_PYTHON ?= $(CURDIR)/$(TRAINER)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev setup-agent setup-trainer demo up test test-fast lint format types imports bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: setup-dev setup-agent setup-trainer ## Make or update all three environments
+setup-dev: $(DEV)/.ready ## Services and tests: .venv
+setup-agent: $(AGENT)/.ready ## Agents on the newest SDKs: .venv-agent
+setup-trainer: $(TRAINER)/.ready ## verl, torch and vLLM as CPU builds: .venv-trainer
+
+# A changed pin, package definition or recipe installs again; otherwise the stamp makes this instant.
+$(DEV)/.ready: deploy/envs/dev.txt
+$(AGENT)/.ready: deploy/envs/agent.txt
+$(TRAINER)/.ready: deploy/envs/trainer.txt
+$(DEV)/.ready $(AGENT)/.ready $(TRAINER)/.ready: deploy/envs/build.sh pyproject.toml
+	@echo "setting up $(@D)"
+	@bash deploy/envs/build.sh $(patsubst deploy/envs/%.txt,%,$(filter %.txt,$^)) $(@D)
+	@touch $@
+
+demo: setup ## GRPO on a real small model through every part (MODEL=folder or hub id)
+	@$(BIN)/rollway demo $(if $(MODEL),--model $(MODEL)) $(ARGS)
+
+up: setup-dev setup-agent ## S3, emulator, gateway and dispatcher on this machine, until Ctrl-C
+	@$(BIN)/rollway up $(ARGS)
+
+test: setup ## All tests, real vLLM and real verl among them
+	@$(BIN)/python -m pytest tests $(ARGS)
+
+test-fast: setup-dev ## The tests that need no other environment
+	@$(BIN)/python -m pytest tests -m "not heavy" $(ARGS)
+
+lint: setup-dev ## Formatting and lint rules, nothing changed
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+format: setup-dev ## Format and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+types: setup-dev ## Static types, strict
+	@$(BIN)/mypy $(PACKAGES)
+
+imports: setup-dev ## Who may import whom
+	@$(BIN)/lint-imports
+
+bench: setup-dev ## Benchmarks, where a folder benchmarks/ holds any
+	@if ls benchmarks/*.py >/dev/null 2>&1; then for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f || exit 1; done; \
+	else echo "no benchmarks in this checkout"; fi
+
+clean: ## Remove environments, caches and what runs left behind
+	rm -rf $(DEV) $(AGENT) $(TRAINER) .work .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build
+	find . -name __pycache__ -prune -exec rm -rf {} +

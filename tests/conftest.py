@@ -1,0 +1,120 @@
+"""Laws every test keeps: no setting of the machine leaks in, nothing blocks the loop, nothing is left running or open.
+
+The environment is cleaned when this file is imported, before any SDK can read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from blockbuster import BlockBuster
+
+from tests.kit.object_storage import Bucket, new_bucket, s3_client, s3_server
+from tests.kit.services import Services
+
+REGION = "us-west-2"
+CLEAN_PREFIXES = ("AWS_", "ROLLWAY_", "OPENAI_", "ANTHROPIC_", "VLLM_", "VERL_")
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "NO_PROXY": "127.0.0.1,localhost",
+    "no_proxy": "127.0.0.1,localhost",
+}
+
+for _name in [n for n in os.environ if n.startswith(CLEAN_PREFIXES)]:
+    del os.environ[_name]
+os.environ.update(ENVIRONMENT)
+
+WATCHED = ("rollway_wire", "rollway_kit", "rollway_gateway", "rollway_dispatcher", "rollway_emulator", "rollway_shim")
+_SERVICES = pytest.StashKey[Services]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_blocks_the_loop() -> Iterator[None]:
+    """A blocking call made on an event loop by our own code raises BlockingError."""
+    guard = BlockBuster(WATCHED)
+    # The SDK reads its service models from disk when a client is made, once, at a service's start.
+    for function in guard.functions.values():
+        function.can_block_in("botocore/session.py", {"get_component", "get_service_model", "create_client"})
+        function.can_block_in("botocore/loaders.py", {"load_file", "exists", "list_available_services"})
+        function.can_block_in("aiobotocore/session.py", {"_create_client"})
+        function.can_block_in("structlog/_output.py", {"msg"})
+        function.can_block_in("logging/__init__.py", {"emit"})
+    guard.activate()
+    yield
+    guard.deactivate()
+
+
+@pytest.fixture(autouse=True)
+def tasks_are_owned(request: pytest.FixtureRequest) -> None:
+    """Set up before a test's other fixtures, so torn down after them: by then every task must have ended."""
+    if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        request.getfixturevalue("_task_census")
+
+
+@pytest.fixture
+async def _task_census() -> AsyncIterator[None]:
+    before = asyncio.all_tasks()
+    yield
+    for _ in range(100):
+        left = asyncio.all_tasks() - before - {asyncio.current_task()}
+        if not left:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("tasks left running after the test: " + ", ".join(sorted(repr(t.get_coro()) for t in left)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sockets_are_closed() -> Iterator[None]:
+    """Collect garbage at the end of each module, so that a leaked socket or file fails there as a ResourceWarning."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The test session's S3 server."""
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def _s3_client(s3_endpoint: str) -> Iterator[object]:
+    with s3_client(s3_endpoint, REGION) as client:
+        yield client
+
+
+@pytest.fixture
+def s3(s3_endpoint: str, _s3_client: object) -> Bucket:
+    """A fresh bucket of its own for this test."""
+    return new_bucket(_s3_client, s3_endpoint, REGION)
+
+
+@pytest.fixture
+def services(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Services]:
+    """Starts real service processes; their logs are shown when the test fails."""
+    log_dir = tmp_path / "service-logs"
+    log_dir.mkdir()
+    made = Services(log_dir)
+    request.node.stash[_SERVICES] = made
+    yield made
+    made.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    made = item.stash.get(_SERVICES, None)
+    if report.failed and made is not None:
+        report.sections += [(f"log of {s.name} (pid {s.pid})", s.logs()[-16_000:]) for s in made.started]
+    return report

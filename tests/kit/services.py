@@ -1,0 +1,191 @@
+"""Real service processes for tests: started on a free port, healthy before use, killed after the test.
+
+service = services.start("dispatcher", ["-m", "rollway_dispatcher"], env={...})
+service = await services.start_async(...)        # where the test's own loop serves something the child needs
+service.url, service.pid, service.logs()
+service.kill()                                   # SIGKILL; `stop()` is SIGTERM
+service = services.start(..., env={..., "ROLLWAY_DISPATCHER_PORT": str(service.port)})   # again, same address
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.kit.deadlines import POLL_S
+
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 30.0
+
+
+class ServiceFailed(AssertionError):
+    """A service process did not become healthy, or would not stop."""
+
+
+@dataclass
+class Service:
+    """One service process, in its own process group."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log_path: Path
+    health: str | None
+    url: str = ""
+    """Base URL, known once the process has logged that it listens."""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def logs(self) -> str:
+        """Everything it wrote to standard output and standard error so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the service alone, not to its children."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL the service alone and reap it."""
+        self.process.kill()
+        self.process.wait(STOP_DEADLINE_S)
+
+    def stop(self, within_s: float = STOP_DEADLINE_S) -> int:
+        """SIGTERM, wait, and return the exit status; -15 after a clean drain too: uvicorn hands the signal on."""
+        self.process.terminate()
+        return self.wait(within_s)
+
+    def wait(self, within_s: float = STOP_DEADLINE_S) -> int:
+        """Wait for it to end by itself; the exit status."""
+        try:
+            return self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise ServiceFailed(f"{self.name} still runs after {within_s:g} s\n{self._tail()}") from None
+
+    def ready(self) -> bool:
+        """True once it listens and its health route answers 200.
+
+        Raises:
+            ServiceFailed: the process has ended.
+        """
+        if not self.running:
+            raise ServiceFailed(f"{self.name} exited with {self.process.returncode} at start\n{self._tail()}")
+        self.url = self.url or _listening_url(self.logs())
+        return bool(self.url) and (self.health is None or _answers(self.url, self.health))
+
+    def end(self) -> None:
+        """SIGKILL whatever is left of its process group and reap the service."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(STOP_DEADLINE_S)
+
+    def _tail(self) -> str:
+        return f"--- log of {self.name} ---\n{self.logs()[-8000:]}"
+
+
+def _listening_url(logs: str) -> str:
+    """The url of the JSON log line whose event is ``listening``, or ''."""
+    for line in logs.splitlines():
+        if '"listening"' in line:
+            with contextlib.suppress(json.JSONDecodeError):
+                event = json.loads(line)
+                if event.get("event") == "listening":
+                    return str(event["url"])
+    return ""
+
+
+def _answers(url: str, path: str) -> bool:
+    where = urlsplit(url)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+@dataclass
+class Services:
+    """Starts services for one test and leaves none behind."""
+
+    log_dir: Path
+    started: list[Service] = field(default_factory=list)
+
+    def start(
+        self, name: str, arguments: Sequence[str], *, env: Mapping[str, str] | None = None,
+        health: str | None = "/health", within_s: float = START_DEADLINE_S, python: str = sys.executable,
+        cwd: Path | None = None,
+    ) -> Service:  # fmt: skip
+        """Run ``python *arguments`` and wait until it is healthy; blocks the calling thread.
+
+        Args:
+            env: added to this process's environment.
+            health: path that must answer 200; None: the "listening" log line is enough.
+
+        Raises:
+            ServiceFailed: it ended, or was not healthy in time; with its log.
+        """
+        service = self.spawn(name, arguments, env=env, health=health, python=python, cwd=cwd)
+        deadline = time.monotonic() + within_s
+        while not service.ready():
+            self._check(service, deadline, within_s)
+            time.sleep(POLL_S)
+        return service
+
+    async def start_async(
+        self, name: str, arguments: Sequence[str], *, env: Mapping[str, str] | None = None,
+        health: str | None = "/health", within_s: float = START_DEADLINE_S, python: str = sys.executable,
+        cwd: Path | None = None,
+    ) -> Service:  # fmt: skip
+        """`start` without blocking the event loop."""
+        service = self.spawn(name, arguments, env=env, health=health, python=python, cwd=cwd)
+        deadline = time.monotonic() + within_s
+        while not await asyncio.to_thread(service.ready):
+            self._check(service, deadline, within_s)
+            await asyncio.sleep(POLL_S)
+        return service
+
+    def spawn(
+        self, name: str, arguments: Sequence[str], *, env: Mapping[str, str] | None = None,
+        health: str | None = None, python: str = sys.executable, cwd: Path | None = None,
+    ) -> Service:  # fmt: skip
+        """Run it without waiting; for processes that are meant to refuse to start."""
+        log_path = self.log_dir / f"{len(self.started)}-{name}.log"
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                [python, *arguments], env={**os.environ, **(env or {})}, cwd=cwd, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        service = Service(name, process, log_path, health)
+        self.started.append(service)
+        return service
+
+    def close(self) -> None:
+        for service in reversed(self.started):
+            service.end()
+
+    @staticmethod
+    def _check(service: Service, deadline: float, within_s: float) -> None:
+        if time.monotonic() > deadline:
+            raise ServiceFailed(f"{service.name} is not healthy after {within_s:g} s\n{service._tail()}")
