@@ -1,0 +1,181 @@
+"""The dispatcher's typed client, sync and async: a method per route, each safe to repeat and patient with restarts."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+from rollway_driver.client import dispatcher_calls as calls
+from rollway_driver.client.dispatcher_calls import FinishedRollout, Page
+from rollway_driver.client.retry import RetryPolicy
+from rollway_driver.client.transport import AsyncClosing, AsyncTransport, SyncClosing, SyncTransport
+from rollway_wire.batch import BatchRequest, BatchStatus, RolloutView
+
+PAGE_LIMIT = 64
+"""Results asked for at once: a page of long trajectories stays in the tens of megabytes."""
+WAIT_S = 20.0
+"""How long one poll waits at the dispatcher for something to finish."""
+
+
+class _Remaining:
+    """The seconds a stream may still wait. None never ends."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._ends = None if timeout is None else time.monotonic() + timeout
+
+    def wait(self, wait_s: float, batch_id: str) -> float:
+        """Seconds the next poll may wait. Raises TimeoutError when none are left."""
+        if self._ends is None:
+            return wait_s
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"batch {batch_id} not finished after {self._timeout} s; it goes on at the dispatcher")
+        return min(wait_s, left)
+
+
+class DispatcherClient(SyncClosing):
+    """The dispatcher over HTTP. Safe to use from several threads at once.
+
+    Every method tries again on a lost connection, 429, 502, 503 and 504 until ``retry.deadline_s`` after its first
+    failure, so that a dispatcher may restart under it; then it raises `Unavailable` or `GatewayTimeout`. Other answers
+    raise the `rollway_wire.problems` class of their status at once.
+
+    Raises:
+        ValueError: ``base_url`` is not an http(s) URL.
+    """
+
+    def __init__(self, base_url: str, *, headers: Mapping[str, str] | None = None, retry: RetryPolicy | None = None):
+        super().__init__(SyncTransport(base_url, headers=headers, retry=retry))
+
+    def submit(self, request: BatchRequest, *, idempotency_key: str | None = None) -> BatchStatus:
+        """Post a batch. A key is made when none is given, so that a repeated POST never starts a second batch.
+
+        Raises:
+            Conflict: the key was used for another request.
+            BadRequest: the request holds something without a JSON form.
+        """
+        return self._transport.send(calls.submit(request, idempotency_key or str(uuid.uuid4())))
+
+    def status(self, batch_id: str) -> BatchStatus:
+        return self._transport.send(calls.status(batch_id))
+
+    def batches(self) -> list[BatchStatus]:
+        return self._transport.send(calls.batches())
+
+    def rollouts(self, batch_id: str) -> list[RolloutView]:
+        return self._transport.send(calls.rollouts(batch_id))
+
+    def results(
+        self,
+        batch_id: str,
+        cursor: int = 0,
+        *,
+        limit: int = PAGE_LIMIT,
+        wait_s: float = WAIT_S,
+        packed: bool = True,
+    ) -> Page:
+        """What finished after ``cursor``; waits up to ``wait_s`` seconds for the first of it.
+
+        Raises:
+            ContractViolation: a trajectory's arrays disagree.
+        """
+        return self._transport.send(calls.results(batch_id, cursor, limit, wait_s, packed))
+
+    def stream(
+        self,
+        batch_id: str,
+        *,
+        cursor: int = 0,
+        limit: int = PAGE_LIMIT,
+        wait_s: float = WAIT_S,
+        timeout: float | None = None,
+        packed: bool = True,
+    ) -> Iterator[FinishedRollout]:
+        """Every result once, as it finishes, until the batch is finished.
+
+        Raises:
+            TimeoutError: not finished after ``timeout`` seconds. The batch goes on: `cancel` it, or stream again.
+        """
+        remaining = _Remaining(timeout)
+        while True:
+            wait = remaining.wait(wait_s, batch_id)
+            page = self.results(batch_id, cursor, limit=limit, wait_s=wait, packed=packed)
+            yield from page.results
+            if page.finished:
+                return
+            cursor = page.cursor
+
+    def cancel(self, batch_id: str) -> BatchStatus:
+        """Stop a batch's rollouts; those already finished keep their results."""
+        return self._transport.send(calls.cancel(batch_id))
+
+    def health(self) -> None:
+        """Returns when the dispatcher answers that it is well."""
+        self._transport.send(calls.health())
+
+
+class AsyncDispatcherClient(AsyncClosing):
+    """`DispatcherClient` for one event loop: the same methods, awaited. Not to be shared between loops.
+
+    Cancelling a call closes its connection. A cancelled `submit` may have reached the dispatcher: submit again with the
+    same ``idempotency_key`` to learn its batch.
+    """
+
+    def __init__(self, base_url: str, *, headers: Mapping[str, str] | None = None, retry: RetryPolicy | None = None):
+        super().__init__(AsyncTransport(base_url, headers=headers, retry=retry))
+
+    async def submit(self, request: BatchRequest, *, idempotency_key: str | None = None) -> BatchStatus:
+        """As `DispatcherClient.submit`."""
+        return await self._transport.send(calls.submit(request, idempotency_key or str(uuid.uuid4())))
+
+    async def status(self, batch_id: str) -> BatchStatus:
+        return await self._transport.send(calls.status(batch_id))
+
+    async def batches(self) -> list[BatchStatus]:
+        return await self._transport.send(calls.batches())
+
+    async def rollouts(self, batch_id: str) -> list[RolloutView]:
+        return await self._transport.send(calls.rollouts(batch_id))
+
+    async def results(
+        self,
+        batch_id: str,
+        cursor: int = 0,
+        *,
+        limit: int = PAGE_LIMIT,
+        wait_s: float = WAIT_S,
+        packed: bool = True,
+    ) -> Page:
+        """As `DispatcherClient.results`."""
+        return await self._transport.send(calls.results(batch_id, cursor, limit, wait_s, packed))
+
+    async def stream(
+        self,
+        batch_id: str,
+        *,
+        cursor: int = 0,
+        limit: int = PAGE_LIMIT,
+        wait_s: float = WAIT_S,
+        timeout: float | None = None,
+        packed: bool = True,
+    ) -> AsyncIterator[FinishedRollout]:
+        """As `DispatcherClient.stream`."""
+        remaining = _Remaining(timeout)
+        while True:
+            wait = remaining.wait(wait_s, batch_id)
+            page = await self.results(batch_id, cursor, limit=limit, wait_s=wait, packed=packed)
+            for result in page.results:
+                yield result
+            if page.finished:
+                return
+            cursor = page.cursor
+
+    async def cancel(self, batch_id: str) -> BatchStatus:
+        """As `DispatcherClient.cancel`."""
+        return await self._transport.send(calls.cancel(batch_id))
+
+    async def health(self) -> None:
+        """As `DispatcherClient.health`."""
+        await self._transport.send(calls.health())

@@ -1,0 +1,75 @@
+"""The dispatcher's API as `Call` values; see docs/architecture.md for the routes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from rollway_driver.client.call import ANSWER_TIMEOUT_S, Call, json_body, model, models, nothing, segment
+from rollway_wire.batch import BatchRequest, BatchStatus, ResultsPage, RolloutResult, RolloutView
+from rollway_wire.codec import MEDIA_TYPE, load_trajectory
+from rollway_wire.tokens import Trajectory
+
+
+class FinishedRollout(NamedTuple):
+    """One finished rollout and what its model calls left behind; None: nothing was captured."""
+
+    rollout: RolloutResult
+    trajectory: Trajectory | None
+
+
+class Page(NamedTuple):
+    """Results in the order they finished."""
+
+    results: tuple[FinishedRollout, ...]
+    cursor: int
+    """Pass back to get what finished after these."""
+    finished: bool
+    """True when every rollout is terminal and this page reaches the end."""
+
+
+def submit(request: BatchRequest, idempotency_key: str) -> Call[BatchStatus]:
+    headers = {"idempotency-key": idempotency_key}
+    return Call("POST", "/v1/batches", model(BatchStatus), headers=headers, content=json_body(request))
+
+
+def status(batch_id: str) -> Call[BatchStatus]:
+    return Call("GET", f"/v1/batches/{segment(batch_id)}", model(BatchStatus))
+
+
+def batches() -> Call[list[BatchStatus]]:
+    return Call("GET", "/v1/batches", models(BatchStatus))
+
+
+def rollouts(batch_id: str) -> Call[list[RolloutView]]:
+    return Call("GET", f"/v1/batches/{segment(batch_id)}/rollouts", models(RolloutView))
+
+
+def results(batch_id: str, cursor: int, limit: int, wait_s: float, packed: bool) -> Call[Page]:
+    return Call(
+        "GET",
+        f"/v1/batches/{segment(batch_id)}/results",
+        _page,
+        params={"cursor": cursor, "limit": limit, "wait_s": f"{wait_s:g}"},
+        headers={"accept": MEDIA_TYPE if packed else "application/json"},
+        timeout_s=wait_s + ANSWER_TIMEOUT_S,
+    )
+
+
+def cancel(batch_id: str) -> Call[BatchStatus]:
+    return Call("POST", f"/v1/batches/{segment(batch_id)}/cancel", model(BatchStatus))
+
+
+def health() -> Call[None]:
+    return Call("GET", "/health", nothing)
+
+
+def _page(body: Any) -> Page:
+    page = ResultsPage.model_validate(body)
+    return Page(tuple(_finished(entry) for entry in page.results), page.cursor, page.finished)
+
+
+def _finished(entry: dict[str, Any]) -> FinishedRollout:
+    tree = entry["trajectory"]
+    return FinishedRollout(
+        RolloutResult.model_validate(entry["rollout"]), None if tree is None else load_trajectory(tree)
+    )

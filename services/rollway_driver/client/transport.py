@@ -1,0 +1,163 @@
+"""Sends a `Call` with httpx, sync or async, and tries again as `retry` says. Foreign exceptions are translated here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+
+from rollway_driver.client.call import Answer, Call, read_answer
+from rollway_driver.client.retry import Attempts, RetryPolicy
+from rollway_wire.problems import GatewayTimeout, RollwayError, Unavailable
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 5.0
+MAX_KEEPALIVE = 32
+"""httpcore's pool costs quadratic time in idle connections."""
+OFF_LOOP_BYTES = 64 * 1024
+"""A larger body is decoded in a thread: a page of trajectories takes tens of milliseconds."""
+
+
+def _options(base_url: str, headers: Mapping[str, str] | None) -> dict[str, Any]:
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"base_url must be an http:// or https:// URL of the service, got {base_url!r}")
+    return {
+        "base_url": base_url.rstrip("/"),
+        "headers": dict(headers or {}),
+        # Loading the certificate store reads files and takes tens of milliseconds; plain http has no use for it.
+        "verify": parts.scheme == "https",
+        "limits": httpx.Limits(max_connections=None, max_keepalive_connections=MAX_KEEPALIVE),
+    }
+
+
+def _arguments(call: Call[Any]) -> dict[str, Any]:
+    return {
+        "method": call.method,
+        "url": call.path,
+        "params": dict(call.params),
+        "headers": dict(call.headers) | ({"content-type": "application/json"} if call.content is not None else {}),
+        "content": call.content,
+        "timeout": httpx.Timeout(call.timeout_s, connect=CONNECT_TIMEOUT_S),
+    }
+
+
+def _answer(response: httpx.Response) -> Answer:
+    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return Answer(response.status_code, media_type, response.content, response.headers.get("retry-after"))
+
+
+def _lost(error: httpx.HTTPError, where: str) -> RollwayError:
+    if isinstance(error, httpx.ReadTimeout):
+        return GatewayTimeout(f"{where}: no answer in time")
+    return Unavailable(f"{where}: cannot be reached: {type(error).__name__}: {error}")
+
+
+class SyncTransport:
+    """One connection pool to one service. Safe to use from several threads at once.
+
+    Raises:
+        ValueError: ``base_url`` is not an http(s) URL.
+    """
+
+    def __init__(self, base_url: str, *, headers: Mapping[str, str] | None = None, retry: RetryPolicy | None = None):
+        self.base_url = base_url.rstrip("/")
+        self._retry = retry or RetryPolicy()
+        self._http = httpx.Client(**_options(base_url, headers))
+
+    def send(self, call: Call[T]) -> T:
+        """The call's value. Raises as `read_answer`, and `Unavailable` or `GatewayTimeout` past the deadline."""
+        where, attempts = f"{call.method} {self.base_url}{call.path}", Attempts(self._retry)
+        while True:
+            try:
+                return read_answer(call, _answer(self._http.request(**_arguments(call))), where)
+            except httpx.HTTPError as e:
+                error = _lost(e, where)
+            except RollwayError as e:
+                error = e
+            wait = attempts.after(error)
+            log.info("%s: %s; again in %.2f s", where, error, wait)
+            time.sleep(wait)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class AsyncTransport:
+    """`SyncTransport` for one event loop. A cancelled `send` closes its connection and leaves nothing behind."""
+
+    def __init__(self, base_url: str, *, headers: Mapping[str, str] | None = None, retry: RetryPolicy | None = None):
+        self.base_url = base_url.rstrip("/")
+        self._retry = retry or RetryPolicy()
+        self._http = httpx.AsyncClient(**_options(base_url, headers))
+
+    async def send(self, call: Call[T]) -> T:
+        """As `SyncTransport.send`."""
+        where, attempts = f"{call.method} {self.base_url}{call.path}", Attempts(self._retry)
+        while True:
+            try:
+                answer = _answer(await self._http.request(**_arguments(call)))
+                if len(answer.content) > OFF_LOOP_BYTES:
+                    return await asyncio.to_thread(read_answer, call, answer, where)
+                return read_answer(call, answer, where)
+            except httpx.HTTPError as e:
+                error = _lost(e, where)
+            except RollwayError as e:
+                error = e
+            wait = attempts.after(error)
+            log.info("%s: %s; again in %.2f s", where, error, wait)
+            await asyncio.sleep(wait)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+
+class SyncClosing:
+    """``with`` and ``close`` for a client over a `SyncTransport`."""
+
+    def __init__(self, transport: SyncTransport) -> None:
+        self._transport = transport
+
+    @property
+    def base_url(self) -> str:
+        return self._transport.base_url
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, et: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncClosing:
+    """``async with`` and ``aclose`` for a client over an `AsyncTransport`."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    @property
+    def base_url(self) -> str:
+        return self._transport.base_url
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, et: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
