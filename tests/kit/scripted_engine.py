@@ -1,0 +1,412 @@
+"""A scripted engine: an HTTP server on a free port that speaks vLLM's wire format but samples nothing.
+
+It answers /v1/chat/completions and /v1/completions from a script, streaming or not, with token ids and log-probs where
+the request asks for them and nulls where it does not, as vLLM 0.28 to 0.32 do. Its tokenizer is one token per UTF-8
+byte and its chat template is append-only, so a linear conversation's prompts extend one another exactly.
+
+    async with ScriptedEngine() as engine:
+        engine.script(Reply("hello"), Reply(tool_calls=[("add", '{"a": 1}')]))   # one per call, in order
+        engine.answer = lambda body: Reply("always this")                          # when the script is empty
+        ... engine.url, engine.requests, engine.active, engine.cancelled ...
+
+As a process, answering every call alike: ``python -m tests.kit.scripted_engine --port 0 --text hello`` prints its URL.
+
+Past 300 lines because it holds two routes in two forms each; split, the wire format could not be read in one place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import codecs
+import json
+import socket
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+BOS, EOS, FIRST_BYTE = 1, 2, 10
+"""Turn start, turn end, and the id of byte 0."""
+PROMPT_FIELDS = ("prompt_token_ids", "prompt_text")
+
+
+@dataclass
+class Reply:
+    """What the engine answers to one call."""
+
+    text: str = "ok"
+    reasoning: str | None = None
+    tool_calls: list[tuple[str, str]] = field(default_factory=list)
+    """(name, arguments as JSON text)."""
+    finish_reason: str | None = None
+    """None: "tool_calls" with tool calls, else "stop". Other than that, no end token is sampled."""
+    logprob: float | None = None
+    """Of every token; None: -(k % 7) / 8 for the k-th token."""
+    tokens_per_event: int = 1
+    slice_bytes: int | None = None
+    """Write a stream in slices of so many bytes, whatever they cut."""
+    keep_alive: bool = False
+    """A comment line before every event."""
+    die_after: int | None = None
+    """Abort the connection after so many events (0: before the headers)."""
+    hold: asyncio.Event | None = None
+    """Wait for it before the answer (non-stream) or before the third event."""
+    drop: frozenset[str] = frozenset()
+    """Evidence to withhold: "logprobs", "token_ids", "prompt_token_ids", "usage", "done"."""
+    status: int = 200
+    error: dict[str, Any] | None = None
+    """The body for a status of 400 and more; with status 200, an error event in the middle of the stream."""
+    raw: bytes | None = None
+    """A recorded answer sent as it is."""
+    raw_type: str = "application/json"
+
+
+def text_ids(text: str) -> list[int]:
+    return [FIRST_BYTE + b for b in text.encode()]
+
+
+def chat_ids(messages: list[dict[str, Any]]) -> list[int]:
+    """The chat template: each message as BOS role newline content [tool calls] EOS, then the opening of an answer."""
+    ids: list[int] = []
+    for m in messages:
+        content = m.get("content") or ""
+        if isinstance(content, list):
+            content = "".join(part.get("text", "") for part in content)
+        ids += [BOS, *text_ids(m["role"] + "\n" + content + _calls_text(_pairs(m.get("tool_calls"))))]
+        ids.append(EOS)
+    return [*ids, BOS, *text_ids("assistant\n")]
+
+
+def _pairs(calls: Any) -> list[tuple[str, str]]:
+    return [(c["function"]["name"], c["function"]["arguments"]) for c in calls or []]
+
+
+def _calls_text(calls: list[tuple[str, str]]) -> str:
+    return "".join(f'<tool_call>{{"name":"{n}","arguments":{a}}}</tool_call>' for n, a in calls)
+
+
+def _prompts(body: dict[str, Any], chat: bool) -> list[list[int]]:
+    if chat:
+        return [chat_ids(body["messages"])]
+    prompt = body.get("prompt") or ""
+    if isinstance(prompt, str):
+        return [text_ids(prompt)]
+    if prompt and isinstance(prompt[0], int):
+        return [list(prompt)]
+    return [text_ids(p) if isinstance(p, str) else list(p) for p in prompt]
+
+
+@dataclass
+class _Choice:
+    """One sampled answer, and what of it the request may see."""
+
+    index: int
+    reply: Reply
+    chat: bool
+    body: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        r = self.reply
+        self.text = r.text if self.index == 0 or not r.text else f"{r.text} #{self.index}"
+        self.finish = r.finish_reason or ("tool_calls" if r.tool_calls else "stop")
+        self.ids = text_ids((r.reasoning or "") + self.text + _calls_text(r.tool_calls))
+        if self.finish in ("stop", "tool_calls"):
+            self.ids.append(EOS)
+        self.call_ids = [f"call_{uuid.uuid4().hex[:12]}" for _ in r.tool_calls]
+
+    def logprob(self, k: int) -> float:
+        return self.reply.logprob if self.reply.logprob is not None else -(k % 7) / 8
+
+    @property
+    def shows_ids(self) -> bool:
+        return bool(self.body.get("return_token_ids")) and "token_ids" not in self.reply.drop
+
+    def logprobs(self, lo: int, hi: int) -> dict[str, Any] | None:
+        asked = self.body.get("logprobs") is not None if not self.chat else self.body.get("logprobs")
+        if not asked or "logprobs" in self.reply.drop:
+            return None
+        tokens = [bytes([i - FIRST_BYTE]).decode(errors="replace") if i >= FIRST_BYTE else "" for i in self.ids[lo:hi]]
+        values = [self.logprob(k) for k in range(lo, hi)]
+        if self.chat:
+            content = [
+                {"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []}
+                for t, v in zip(tokens, values, strict=True)
+            ]
+            return {"content": content}
+        return {
+            "text_offset": list(range(lo, hi)), "token_logprobs": values, "tokens": tokens,
+            "top_logprobs": [{t: v} for t, v in zip(tokens, values, strict=True)],
+        }  # fmt: skip
+
+    def message(self) -> dict[str, Any]:
+        out: dict[str, Any] = {
+            "role": "assistant", "content": self.text or (None if self.reply.tool_calls else ""), "refusal": None,
+            "annotations": None, "audio": None, "function_call": None,
+        }  # fmt: skip
+        if self.reply.tool_calls:
+            out["tool_calls"] = [
+                {"id": i, "type": "function", "function": {"name": n, "arguments": a}}
+                for i, (n, a) in zip(self.call_ids, self.reply.tool_calls, strict=True)
+            ]
+        hidden = self.body.get("include_reasoning") is False
+        return {**out, "reasoning": None if hidden else self.reply.reasoning}
+
+    def whole(self, prompt: list[int]) -> dict[str, Any]:
+        ids = self.ids if self.shows_ids else None
+        if self.chat:
+            return {
+                "index": self.index, "message": self.message(), "logprobs": self.logprobs(0, len(self.ids)),
+                "finish_reason": self.finish, "stop_reason": None, "token_ids": ids, "routed_experts": None,
+            }  # fmt: skip
+        return {
+            "index": self.index, "text": self.text, "logprobs": self.logprobs(0, len(self.ids)),
+            "finish_reason": self.finish, "stop_reason": None, "token_ids": ids, "prompt_logprobs": None,
+            "prompt_token_ids": prompt if self.shows_ids else None, "routed_experts": None,
+        }  # fmt: skip
+
+    def deltas(self) -> Iterator[tuple[int, int, dict[str, Any], bool]]:
+        """(first token, past the last, delta, is the last) per event. Tool calls come whole, on the last event."""
+        size, step = len(self.ids), self.reply.tokens_per_event
+        reasoning = len((self.reply.reasoning or "").encode())
+        plain = reasoning + len(self.text.encode())
+        decode = codecs.getincrementaldecoder("utf-8")().decode
+        bounds = sorted({*range(step, size, step), *({reasoning} if reasoning else ()), size})
+        lo = 0
+        for hi in bounds:
+            text = decode(bytes(i - FIRST_BYTE for i in self.ids[lo : min(hi, plain)] if i >= FIRST_BYTE))
+            delta: dict[str, Any] = {"reasoning" if hi <= reasoning else "content": text} if text else {}
+            if hi == size and self.reply.tool_calls:
+                delta["tool_calls"] = [
+                    {"id": i, "type": "function", "index": k, "function": {"name": n, "arguments": a}}
+                    for k, (i, (n, a)) in enumerate(zip(self.call_ids, self.reply.tool_calls, strict=True))
+                ]
+            yield lo, hi, delta, hi == size
+            lo = hi
+
+
+class ScriptedEngine:
+    """See the module. One instance is one server; ``url`` is known once it is entered."""
+
+    def __init__(self, model: str = "scripted-model", fingerprint: str | None = "scripted-0") -> None:
+        self.model = model
+        self.models = [model]
+        self.fingerprint = fingerprint
+        self.answer: Callable[[dict[str, Any]], Reply] = lambda body: Reply()
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        """(path, body) of every model call."""
+        self.headers: list[dict[str, str]] = []
+        self.active = 0
+        self.cancelled = 0
+        """Calls whose client went away."""
+        self.healthy = True
+        self.url = ""
+        self._script: deque[Reply] = deque()
+        self._runner: web.AppRunner | None = None
+
+    def script(self, *replies: Reply) -> None:
+        self._script.extend(replies)
+
+    async def __aenter__(self) -> ScriptedEngine:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    async def start(self, port: int = 0) -> None:
+        app = web.Application(client_max_size=1 << 28)
+        app.router.add_post("/v1/chat/completions", self._call)
+        app.router.add_post("/v1/completions", self._call)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
+        await self._runner.setup()
+        sock = socket.create_server(("127.0.0.1", port))
+        await web.SockSite(self._runner, sock).start()
+        self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+    async def stop(self) -> None:
+        """Close the port and abort what is in flight. `start(port)` opens it again."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        data = [{"id": m, "object": "model", "created": 1, "owned_by": "vllm", "parent": None} for m in self.models]
+        return web.json_response({"object": "list", "data": data})
+
+    async def _call(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.requests.append((request.path, body))
+        self.headers.append(dict(request.headers))
+        reply = self._script.popleft() if self._script else self.answer(body)
+        self.active += 1
+        try:
+            if reply.die_after == 0:
+                return self._die(request)
+            if body.get("stream") and reply.status == 200:
+                return await self._stream(request, body, reply)
+            return await self._whole(request, body, reply)
+        except (asyncio.CancelledError, ConnectionError):
+            self.cancelled += 1
+            raise
+        finally:
+            self.active -= 1
+
+    @staticmethod
+    def _die(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    def _choices(self, body: dict[str, Any], reply: Reply, chat: bool) -> tuple[list[list[int]], list[_Choice], int]:
+        prompts = _prompts(body, chat)
+        n = body.get("n") or 1
+        return prompts, [_Choice(i, reply, chat, body) for i in range(n * len(prompts))], n
+
+    async def _whole(self, request: web.Request, body: dict[str, Any], reply: Reply) -> web.StreamResponse:
+        if reply.hold is not None:
+            await reply.hold.wait()
+        if reply.raw is not None or reply.status != 200:
+            raw = reply.raw if reply.raw is not None else json.dumps({"error": reply.error}).encode()
+            return web.Response(body=raw, status=reply.status, headers={"content-type": reply.raw_type})
+        chat = request.path.endswith("/chat/completions")
+        prompts, choices, n = self._choices(body, reply, chat)
+        out = {
+            **self._head(chat, "chat.completion"),
+            "choices": [c.whole(prompts[c.index // n]) for c in choices],
+            "service_tier": None, "system_fingerprint": self.fingerprint,
+            "usage": None if "usage" in reply.drop else _usage(prompts, choices, whole=True),
+        }  # fmt: skip
+        if chat:
+            shown = body.get("return_token_ids") and "prompt_token_ids" not in reply.drop
+            out |= {"prompt_logprobs": None, "prompt_token_ids": prompts[0] if shown else None, "prompt_text": None}
+        return web.json_response(out | {"kv_transfer_params": None})
+
+    def _head(self, chat: bool, kind: str) -> dict[str, Any]:
+        prefix, kind = ("chatcmpl", kind) if chat else ("cmpl", "text_completion")
+        return {
+            "id": f"{prefix}-{uuid.uuid4().hex[:16]}",
+            "object": kind,
+            "created": 1_700_000_000,
+            "model": self.model,
+        }
+
+    async def _stream(self, request: web.Request, body: dict[str, Any], reply: Reply) -> web.StreamResponse:
+        out = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        await out.prepare(request)
+        for sent, event in enumerate(self._events(request.path.endswith("/chat/completions"), body, reply)):
+            if reply.die_after is not None and sent >= reply.die_after:
+                return self._die(request)
+            if reply.hold is not None and sent == 2:
+                await reply.hold.wait()
+            data = (b": keep-alive\n\n" if reply.keep_alive else b"") + event
+            step = reply.slice_bytes or len(data)
+            for at in range(0, len(data), step):
+                await out.write(data[at : at + step])
+                await asyncio.sleep(0)
+        return out
+
+    def _events(self, chat: bool, body: dict[str, Any], reply: Reply) -> Iterator[bytes]:
+        if reply.raw is not None:
+            yield from (block + b"\n\n" for block in reply.raw.split(b"\n\n") if block.strip())
+            return
+        prompts, choices, n = self._choices(body, reply, chat)
+        head = self._head(chat, "chat.completion.chunk")
+        asked_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        events = self._chat_events if chat else self._text_events
+        for chunk in events(head, prompts, choices, n, body):
+            if not asked_usage and self.fingerprint is not None and any(c["finish_reason"] for c in chunk["choices"]):
+                chunk["system_fingerprint"] = self.fingerprint
+            yield _event(chunk)
+        if reply.error is not None:
+            yield _event({"error": reply.error})
+        elif asked_usage and "usage" not in reply.drop:
+            last = {**head, "choices": [], "usage": _usage(prompts, choices, whole=False)}
+            yield _event(last | ({"system_fingerprint": self.fingerprint} if self.fingerprint else {}))
+        if "done" not in reply.drop:
+            yield b"data: [DONE]\n\n"
+
+    @staticmethod
+    def _chat_events(
+        head: dict[str, Any], prompts: list[list[int]], choices: list[_Choice], n: int, body: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        for c in choices:
+            opening = {"index": c.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None}
+            shown = body.get("return_token_ids") and "prompt_token_ids" not in c.reply.drop
+            yield {
+                **head, "choices": [{**opening, "finish_reason": None}],
+                "prompt_token_ids": prompts[0] if shown else None, "prompt_text": None,
+            }  # fmt: skip
+        for c, (lo, hi, delta, last) in _interleaved(choices):
+            if not delta and not last and not body.get("return_token_ids"):
+                continue
+            choice = {"index": c.index, "delta": delta, "logprobs": c.logprobs(lo, hi)}
+            choice["finish_reason"] = c.finish if last and c.reply.error is None else None
+            if last:
+                choice["stop_reason"] = None
+            yield {**head, "choices": [{**choice, "token_ids": c.ids[lo:hi] if c.shows_ids else None}]}
+
+    @staticmethod
+    def _text_events(
+        head: dict[str, Any], prompts: list[list[int]], choices: list[_Choice], n: int, body: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        for c, (lo, hi, delta, last) in _interleaved(choices):
+            prompt = prompts[c.index // n] if lo == 0 and c.shows_ids else None
+            choice = {
+                "index": c.index, "text": delta.get("content", ""), "logprobs": c.logprobs(lo, hi),
+                "finish_reason": c.finish if last and c.reply.error is None else None, "stop_reason": None,
+                "prompt_token_ids": prompt, "token_ids": c.ids[lo:hi] if c.shows_ids else None,
+            }  # fmt: skip
+            yield {**head, "choices": [choice]}
+
+
+def _interleaved(choices: list[_Choice]) -> Iterator[tuple[_Choice, tuple[int, int, dict[str, Any], bool]]]:
+    running = [(c, c.deltas()) for c in choices]
+    while running:
+        for pair in list(running):
+            step = next(pair[1], None)
+            if step is None:
+                running.remove(pair)
+            else:
+                yield pair[0], step
+
+
+def _usage(prompts: list[list[int]], choices: list[_Choice], *, whole: bool) -> dict[str, Any]:
+    asked, sampled = sum(map(len, prompts)), sum(len(c.ids) for c in choices)
+    usage: dict[str, Any] = {"prompt_tokens": asked, "total_tokens": asked + sampled, "completion_tokens": sampled}
+    return usage | ({"prompt_tokens_details": None, "completion_tokens_details": None} if whole else {})
+
+
+def _event(chunk: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(chunk, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
+
+
+async def _serve(port: int, text: str) -> None:
+    engine = ScriptedEngine()
+    engine.answer = lambda body: Reply(text)
+    await engine.start(port)
+    print(engine.url, flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await engine.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--text", default="ok")
+    arguments = parser.parse_args()
+    asyncio.run(_serve(arguments.port, arguments.text))
+
+
+if __name__ == "__main__":
+    main()
