@@ -26,6 +26,17 @@ def _expect(name: str, value: Any, typecode: str) -> None:
         raise ContractViolation(f"{name} must be array({typecode!r}), got {type(value).__name__}")
 
 
+def _expect_ids(owner: str, *ids: array[int]) -> None:
+    if any(min(part) < 0 for part in ids):
+        raise ContractViolation(f"{owner}: a token id is below 0")
+
+
+def _expect_logprobs(owner: str, logprobs: array[float]) -> None:
+    # The sum of float32 values cannot overflow a float64, so it is finite exactly when each of them is.
+    if not math.isfinite(sum(logprobs)) or max(logprobs) > LOGPROB_SLACK:
+        raise ContractViolation(f"{owner}: a log-prob is not finite or is above 0")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One choice of one model call, exactly as the engine reported it.
@@ -34,7 +45,8 @@ class Turn:
     log-prob for each, or it cannot be made.
 
     Raises:
-        ContractViolation: a complete turn whose ids and log-probs differ in length, are empty, or are not finite.
+        ContractViolation: a complete turn whose ids and log-probs differ in length, are empty, are not finite, or are
+            on the wrong side of 0.
     """
 
     turn_id: str
@@ -75,8 +87,8 @@ class Turn:
                 raise ContractViolation(
                     f"turn {self.turn_id}: {len(self.completion_token_ids)} tokens but {len(self.logprobs)} log-probs"
                 )
-            if not all(math.isfinite(x) and x <= LOGPROB_SLACK for x in self.logprobs):
-                raise ContractViolation(f"turn {self.turn_id}: a log-prob is not finite or is above 0")
+            _expect_ids(f"turn {self.turn_id}", self.prompt_token_ids, self.completion_token_ids)
+            _expect_logprobs(f"turn {self.turn_id}", self.logprobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +100,8 @@ class Sequence:
     elsewhere.
 
     Raises:
-        ContractViolation: unequal lengths, a first token with mask 1 (a row needs a prompt), or nothing to train.
+        ContractViolation: unequal lengths, a mask other than 0 and 1, a first token with mask 1 (a row needs a prompt),
+            nothing to train, a token id below 0, or a log-prob that is not finite or above 0.
     """
 
     token_ids: array[int]
@@ -108,6 +121,10 @@ class Sequence:
             raise ContractViolation("a sequence's token_ids, loss_mask, logprobs and policy_versions differ in length")
         if n == 0 or self.loss_mask[0] or not any(self.loss_mask):
             raise ContractViolation("a sequence starts with a prompt token and trains at least one token")
+        if max(self.loss_mask) > 1:
+            raise ContractViolation("a sequence's loss_mask holds a value other than 0 and 1")
+        _expect_ids("sequence", self.token_ids)
+        _expect_logprobs("sequence", self.logprobs)
 
     @property
     def prompt_length(self) -> int:
