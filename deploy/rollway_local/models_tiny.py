@@ -1,6 +1,6 @@
 """A random Qwen3 of 0.1 M parameters with a tokenizer of its own, for tests: nothing is downloaded.
 
-The vocabulary equals ``len(tokenizer)``: with a larger one verl's engine masks the surplus and its trainer does not, and
+The vocabulary equals ``len(tokenizer)``: with a larger one verl's engine masks the surplus, its trainer does not, and
 their log-probs differ. Head size 64: vLLM's CPU attention takes no 16.
 """
 
@@ -46,5 +46,7 @@ def build(out: Path, template: str) -> None:
 
 
 def _corpus(template: str) -> list[str]:
-    sums = [f"What is {a} plus {b}? Answer with a number. user assistant system tool" for a in range(40) for b in range(5)]
+    sums = [
+        f"What is {a} plus {b}? Answer with a number. user assistant system tool" for a in range(40) for b in range(5)
+    ]
     return [*sums, template] * 5
