@@ -1,18 +1,26 @@
-"""Clients of the dispatcher and the gateway.
+"""Clients of the dispatcher and the gateway. Needs the extra ``client`` (httpx, orjson) and nothing of a trainer's.
 
-`DispatcherClient` and `AsyncDispatcherClient` speak the dispatcher's API one route a method; `GatewayClient` and
-`AsyncGatewayClient` the gateway's own. Needs the extra ``client`` (httpx, orjson) and nothing of a trainer's.
+- `RolloutClient`: payloads in, results out; the names and meanings of agentcore-rl-toolkit's client.
+- `DispatcherClient`, `AsyncDispatcherClient`: the dispatcher's API, a method per route.
+- `GatewayClient`, `AsyncGatewayClient`: the gateway's own API, likewise.
 """
 
+from rollway_driver.client.batch_item import BatchItem
+from rollway_driver.client.batch_result import AsyncBatchResult, BatchResult
 from rollway_driver.client.dispatcher import AsyncDispatcherClient, DispatcherClient
 from rollway_driver.client.dispatcher_calls import FinishedRollout, Page
 from rollway_driver.client.errors import ClientClosed, DamagedAnswer, RolloutFailed
 from rollway_driver.client.gateway import AsyncGatewayClient, GatewayClient
 from rollway_driver.client.retry import RetryPolicy
+from rollway_driver.client.rollout_client import RolloutClient
+from rollway_driver.client.rollout_future import RolloutFuture
 
 __all__ = [
+    "AsyncBatchResult",
     "AsyncDispatcherClient",
     "AsyncGatewayClient",
+    "BatchItem",
+    "BatchResult",
     "ClientClosed",
     "DamagedAnswer",
     "DispatcherClient",
@@ -20,5 +28,7 @@ __all__ = [
     "GatewayClient",
     "Page",
     "RetryPolicy",
+    "RolloutClient",
     "RolloutFailed",
+    "RolloutFuture",
 ]

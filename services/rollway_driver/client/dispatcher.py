@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -16,6 +17,8 @@ PAGE_LIMIT = 64
 """Results asked for at once: a page of long trajectories stays in the tens of megabytes."""
 WAIT_S = 20.0
 """How long one poll waits at the dispatcher for something to finish."""
+EMPTY_PAGE_PAUSE_S = 0.05
+"""After an empty page: a dispatcher that is shutting down answers its waiting polls at once."""
 
 
 class _Remaining:
@@ -106,6 +109,8 @@ class DispatcherClient(SyncClosing):
             if page.finished:
                 return
             cursor = page.cursor
+            if not page.results:
+                time.sleep(EMPTY_PAGE_PAUSE_S)
 
     def cancel(self, batch_id: str) -> BatchStatus:
         """Stop a batch's rollouts; those already finished keep their results."""
@@ -171,6 +176,8 @@ class AsyncDispatcherClient(AsyncClosing):
             if page.finished:
                 return
             cursor = page.cursor
+            if not page.results:
+                await asyncio.sleep(EMPTY_PAGE_PAUSE_S)
 
     async def cancel(self, batch_id: str) -> BatchStatus:
         """As `DispatcherClient.cancel`."""
