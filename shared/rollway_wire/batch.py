@@ -12,9 +12,11 @@ from rollway_wire.gateway import DEFAULT_POOL, POOL_PATTERN
 from rollway_wire.ids import check_segment
 from rollway_wire.rollout import ROLLOUT_KEY
 
+HttpUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
+
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
 
 class AgentCoreRuntime(_Frozen):
@@ -24,7 +26,7 @@ class AgentCoreRuntime(_Frozen):
     agent_runtime_arn: str = Field(pattern=r"^arn:[^:]+:bedrock-agentcore:[^:]+:[^:]*:runtime/.+$")
     """The region is taken from it."""
     qualifier: str | None = None
-    endpoint_url: str | None = None
+    endpoint_url: HttpUrl | None = None
     """None: the SDK's own resolution (AWS_ENDPOINT_URL_BEDROCK_AGENTCORE, else the region's endpoint)."""
     tps_limit: float = Field(default=25.0, gt=0)
     """Calls a second that invoke and stop share, per runtime ARN."""
@@ -34,7 +36,7 @@ class HttpRuntime(_Frozen):
     """Agent containers that already run: each URL serves /invocations and /ping."""
 
     kind: Literal["http"] = "http"
-    urls: list[str] = Field(min_length=1)
+    urls: list[HttpUrl] = Field(min_length=1)
     sessions_per_url: int = Field(default=1, ge=1)
     """How many rollouts one container runs at once."""
 
