@@ -11,6 +11,7 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from blockbuster import BlockBuster
@@ -35,14 +36,24 @@ for _name in [n for n in os.environ if n.startswith(CLEAN_PREFIXES)]:
     del os.environ[_name]
 os.environ.update(ENVIRONMENT)
 
-WATCHED = ("rollway_wire", "rollway_kit", "rollway_gateway", "rollway_dispatcher", "rollway_emulator", "rollway_shim")
+ROOT = Path(__file__).parents[1]
+WATCHED = [f for source in ("shared", "services") for f in (ROOT / source).iterdir()] + [
+    ROOT / "deploy/rollway_emulator"
+]
 _SERVICES = pytest.StashKey[Services]()
+
+
+def _folder(path: Path) -> ModuleType:
+    """What BlockBuster takes for a package at ``path``, without importing it."""
+    package = ModuleType(path.name)
+    package.__path__ = [str(path)]
+    return package
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_blocks_the_loop() -> Iterator[None]:
     """A blocking call made on an event loop by our own code raises BlockingError."""
-    guard = BlockBuster(WATCHED)
+    guard = BlockBuster([_folder(path) for path in WATCHED])
     # The SDK reads its service models from disk when a client is made, once, at a service's start.
     for function in guard.functions.values():
         function.can_block_in("botocore/session.py", {"get_component", "get_service_model", "create_client"})
