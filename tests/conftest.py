@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from blockbuster import BlockBuster
@@ -70,11 +71,11 @@ def nothing_blocks_the_loop() -> Iterator[None]:
 def tasks_are_owned(request: pytest.FixtureRequest) -> None:
     """Set up before a test's other fixtures, so torn down after them: by then every task must have ended."""
     if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
-        request.getfixturevalue("_task_census")
+        request.getfixturevalue("task_census")
 
 
 @pytest.fixture
-async def _task_census() -> AsyncIterator[None]:
+async def task_census() -> AsyncIterator[None]:
     before = asyncio.all_tasks()
     yield
     for _ in range(100):
@@ -100,15 +101,15 @@ def s3_endpoint() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _s3_client(s3_endpoint: str) -> Iterator[object]:
+def s3_session_client(s3_endpoint: str) -> Iterator[Any]:
     with s3_client(s3_endpoint, REGION) as client:
         yield client
 
 
 @pytest.fixture
-def s3(s3_endpoint: str, _s3_client: object) -> Bucket:
+def s3(s3_endpoint: str, s3_session_client: Any) -> Bucket:
     """A fresh bucket of its own for this test."""
-    return new_bucket(_s3_client, s3_endpoint, REGION)
+    return new_bucket(s3_session_client, s3_endpoint, REGION)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
 import structlog
@@ -41,7 +41,7 @@ async def _on_invalid(request: Request, exc: Exception) -> JSONResponse:
 async def _on_http(request: Request, exc: Exception) -> JSONResponse:
     assert isinstance(exc, HTTPException)
     error = RollwayError(str(exc.detail))
-    error.status, error.code = exc.status_code, "http_error"
+    error.status, error.code = exc.status_code, HTTPStatus(exc.status_code).phrase.lower().replace(" ", "_")
     response = problem_response(error, request.url.path)
     response.headers.update(exc.headers or {})
     return response
@@ -53,7 +53,10 @@ async def _on_bug(request: Request, exc: Exception) -> JSONResponse:
 
 
 class BodyLimit:
-    """ASGI middleware: a request body over ``limit`` bytes is refused with 413, by its header or while it arrives."""
+    """ASGI middleware: a request body over ``limit`` bytes is refused with 413, by its header or while it arrives.
+
+    FastAPI answers 400 to whatever goes wrong while it reads a body, so the app's own answer is replaced.
+    """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self.app = app
@@ -63,12 +66,13 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        declared = dict(scope["headers"]).get(b"content-length", b"")
         error = TooLarge(f"request body is over {self.limit} bytes")
+        refusal = problem_response(error, scope["path"])
+        declared = dict(scope["headers"]).get(b"content-length", b"")
         if declared.isdigit() and int(declared) > self.limit:
-            await problem_response(error, scope["path"])(scope, receive, send)
+            await refusal(scope, receive, send)
             return
-        seen = 0
+        seen, answering = 0, False
 
         async def bounded() -> Message:
             nonlocal seen
@@ -78,17 +82,45 @@ class BodyLimit:
                 raise error
             return message
 
-        await self.app(scope, bounded, send)
+        async def guarded(message: Message) -> None:
+            nonlocal answering
+            if seen <= self.limit or answering:
+                answering = True
+                await send(message)
+
+        try:
+            await self.app(scope, bounded, guarded)
+        except TooLarge as e:
+            if e is not error:
+                raise
+        if seen > self.limit and not answering:
+            await refusal(scope, receive, send)
 
 
-async def _canonical_line(request: Request, call_next: Callable[[Request], Awaitable[Any]]) -> Any:
-    begin = time.perf_counter()
-    response = await call_next(request)
-    log.info(
-        "request", method=request.method, path=request.url.path, status=response.status_code,
-        ms=round((time.perf_counter() - begin) * 1e3, 2),
-    )  # fmt: skip
-    return response
+class CanonicalLine:
+    """ASGI middleware: one log line per request, when its answer has ended."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begin = time.perf_counter()
+        status = 500  # an exception leaves before any answer begins; the answer to it is made outside
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        finally:
+            ms = round((time.perf_counter() - begin) * 1e3, 2)
+            log.info("request", method=scope["method"], path=scope["path"], status=status, ms=ms)
 
 
 def create_app(title: str, *, lifespan: Any, max_body_bytes: int, **kwargs: Any) -> FastAPI:
@@ -98,6 +130,6 @@ def create_app(title: str, *, lifespan: Any, max_body_bytes: int, **kwargs: Any)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(Exception, _on_bug)
-    app.middleware("http")(_canonical_line)
     app.add_middleware(BodyLimit, limit=max_body_bytes)
+    app.add_middleware(CanonicalLine)
     return app

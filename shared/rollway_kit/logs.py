@@ -27,8 +27,14 @@ def configure(service: str, level: str = "info", as_json: bool | None = None) ->
     if number is None:
         raise ValueError(f"log level {level!r}: choose debug, info, warning or error")
     use_json = as_json if as_json is not None else not sys.stderr.isatty()
+
+    def name_service(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        event["service"] = service
+        return event
+
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        name_service,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _redact,
@@ -55,4 +61,3 @@ def configure(service: str, level: str = "info", as_json: bool | None = None) ->
     root.setLevel(number)
     for noisy in ("uvicorn.access", "botocore", "aiobotocore", "httpx", "httpcore"):
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
-    structlog.contextvars.bind_contextvars(service=service)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aioboto3
+import aiohttp
 from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -15,6 +16,10 @@ from rollway_wire.problems import NotFound, RollwayError, Unavailable
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
+
+
+# An answer that breaks off while its body is read is aiohttp's own error, not the SDK's.
+_FAILURES = (ClientError, BotoCoreError, aiohttp.ClientError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +52,13 @@ class ObjectStore:
             answer = await self._s3.get_object(Bucket=bucket, Key=key)
             async with answer["Body"] as body:
                 return await body.read()
-        except (ClientError, BotoCoreError) as e:
+        except _FAILURES as e:
             raise _translate(e, f"get s3://{bucket}/{key}") from e
 
     async def put(self, bucket: str, key: str, data: bytes, content_type: str = "application/json") -> None:
         try:
             await self._s3.put_object(Bucket=bucket, Key=key, Body=data, ContentType=content_type)
-        except (ClientError, BotoCoreError) as e:
+        except _FAILURES as e:
             raise _translate(e, f"put s3://{bucket}/{key}") from e
 
     async def list(self, bucket: str, prefix: str) -> list[ListedObject]:
@@ -67,14 +72,14 @@ class ObjectStore:
                 if not page.get("IsTruncated"):
                     return found
                 token = {"ContinuationToken": page["NextContinuationToken"]}
-        except (ClientError, BotoCoreError) as e:
+        except _FAILURES as e:
             raise _translate(e, f"list s3://{bucket}/{prefix}") from e
 
     async def check_bucket(self, bucket: str) -> None:
         """Raise `NotFound` or `Unavailable` unless the bucket can be used."""
         try:
             await self._s3.head_bucket(Bucket=bucket)
-        except (ClientError, BotoCoreError) as e:
+        except _FAILURES as e:
             raise _translate(e, f"bucket {bucket}") from e
 
 

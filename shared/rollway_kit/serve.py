@@ -32,13 +32,17 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def run(app: Any, settings: ServiceSettings, *, service: str, drain_s: int = 10, **config: Any) -> None:
-    """Serve until SIGINT or SIGTERM; in-flight requests get ``drain_s`` seconds. Exits 1 when start-up fails."""
+    """Serve until SIGINT or SIGTERM; in-flight requests get ``drain_s`` seconds.
+
+    Exits 2 when the address cannot be bound and 3, as uvicorn does, when the app's start-up fails.
+    """
     try:
         sock = bind(settings.host, settings.port)
     except OSError as e:
         sys.stderr.write(f"refusing to start: cannot bind {settings.host}:{settings.port}: {e.strerror}\n")
         raise SystemExit(2) from e
-    log.info("listening", service=service, url=f"http://{settings.host}:{sock.getsockname()[1]}")
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    log.info("listening", service=service, url=f"http://{host}:{sock.getsockname()[1]}")
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -52,4 +56,4 @@ def run(app: Any, settings: ServiceSettings, *, service: str, drain_s: int = 10,
     with sock:
         server.run(sockets=[sock])
     if not server.started:
-        raise SystemExit(1)
+        raise SystemExit(3)

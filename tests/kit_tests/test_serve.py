@@ -1,0 +1,101 @@
+"""A service process: its port is known, its log is JSON without secrets, and it refuses or ends in an orderly way."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import urllib.request
+from typing import Any
+
+import pytest
+
+from rollway_kit import logs
+from tests.kit.deadlines import until
+from tests.kit.services import Service, Services
+
+MODULE = ["-m", "tests.kit_tests.example_service"]
+
+
+def lines(service: Service) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in service.logs().splitlines()]
+
+
+def test_each_log_line_is_json_with_service_level_time_and_bound_ids(services: Services) -> None:
+    service = services.start("example", MODULE)
+    events = {e["event"]: e for e in until(lambda: lines(service), "log lines")}
+    assert all({"service", "level", "timestamp"} <= e.keys() and e["service"] == "example" for e in events.values())
+    assert events["looked"]["rollout_id"] == "b1/g1/0"
+    assert events["from a thread"]["level"] == events["from the standard library"]["level"] == "warning"
+    assert events["listening"]["url"] == service.url
+
+
+def test_secrets_do_not_reach_the_log(services: Services) -> None:
+    service = services.start("example", MODULE)
+    looked = next(e for e in lines(service) if e["event"] == "looked")
+    assert looked["api_key"] == looked["authorization"] == "[redacted]"
+    assert "secret" not in service.logs()
+
+
+def test_an_exception_is_logged_on_one_line_with_its_traceback(services: Services) -> None:
+    service = services.start("example", MODULE)
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
+    connection.request("GET", "/bug")
+    assert connection.getresponse().status == 500
+    connection.close()
+    bug = next(e for e in lines(service) if e["event"] == "unhandled_exception")
+    assert "ZeroDivisionError: seen in the log" in bug["exception"]
+
+
+def test_the_log_level_is_kept_and_a_wrong_one_refused(services: Services) -> None:
+    service = services.spawn("quiet", MODULE, env={"ROLLWAY_EXAMPLE_LOG_LEVEL": "shout"})
+    assert service.wait() != 0
+    assert "log level 'shout': choose debug, info, warning or error" in service.logs()
+    with pytest.raises(ValueError, match="choose debug"):
+        logs.configure("x", "shout")
+
+
+def test_a_taken_port_is_a_clear_refusal(services: Services) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        service = services.spawn("example", MODULE, env={"ROLLWAY_EXAMPLE_PORT": str(port)})
+        assert service.wait() == 2
+    assert f"refusing to start: cannot bind 127.0.0.1:{port}: Address already in use" in service.logs()
+    assert "Traceback" not in service.logs()
+
+
+def test_an_address_that_is_not_ours_is_a_clear_refusal(services: Services) -> None:
+    service = services.spawn("example", MODULE, env={"ROLLWAY_EXAMPLE_HOST": "no.such.host.invalid"})
+    assert service.wait() == 2
+    assert "refusing to start: cannot bind no.such.host.invalid" in service.logs()
+
+
+def test_a_failed_start_exits_3_and_says_why(services: Services) -> None:
+    service = services.spawn("example", MODULE, env={"BREAK_LIFESPAN": "1"})
+    assert service.wait() == 3
+    assert "the bucket is missing" in service.logs()
+
+
+def test_sigterm_lets_requests_in_flight_end_and_closes_what_the_lifespan_opened(services: Services) -> None:
+    service = services.start("example", MODULE)
+    answers: list[bytes] = []
+
+    def ask() -> None:
+        with urllib.request.urlopen(f"{service.url}/slow", timeout=30) as response:
+            answers.append(response.read())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    until(lambda: "slow_began" in service.logs(), "the request to be in flight")
+    assert service.stop() in (0, -15)
+    asking.join(30)
+    assert answers == [b'{"done":true}']
+    assert any(e["event"] == "closed" for e in lines(service))
+
+
+def test_a_killed_service_starts_again_under_the_same_address(services: Services) -> None:
+    first = services.start("example", MODULE)
+    first.kill()
+    second = services.start("example", MODULE, env={"ROLLWAY_EXAMPLE_PORT": str(first.port)})
+    assert second.url == first.url
