@@ -1,0 +1,46 @@
+"""``python -m rollway_gateway``: the gateway as a process. Exit status: 0 after a clean stop (SIGTERM, SIGINT), 1 when
+start-up fails, 2 for a wrong setting or an address that cannot be bound."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from types import FrameType
+
+from rollway_gateway.app import GatewayApp
+from rollway_gateway.settings import GatewaySettings
+from rollway_kit import logs, serve, settings
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rollway-gateway",
+        description="OpenAI-compatible gateway that records the tokens inference servers sample, per session.",
+        epilog="Every setting is also an environment variable: "
+        + ", ".join(f"ROLLWAY_GATEWAY_{name.upper()}" for name in GatewaySettings.model_fields),
+    )
+    parser.add_argument("--host", help="interface to bind (127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to bind (8700); 0 takes a free one and logs it")
+    parser.add_argument("--public-url", help="base URL put into session tickets")
+    parser.add_argument(
+        "--worker", action="append", dest="workers", metavar="URL", help="an inference server of the pool 'default'"
+    )
+    parser.add_argument("--log-level", help="debug, info, warning or error")
+    return parser
+
+
+def _stopped(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def main(argv: list[str] | None = None) -> None:
+    chosen = settings.load(GatewaySettings, **vars(_parser().parse_args(argv)))
+    logs.configure("gateway", chosen.log_level, chosen.log_json)
+    # The server raises the signal that stopped it once more when it is done; a clean stop is not a failure.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stopped)
+    serve.run(GatewayApp(chosen), chosen, service="gateway", drain_s=chosen.drain_s)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The agents' side: raw ASGI for the OpenAI routes, so that a model call meets no framework on its way.
+
+/sessions/{id}/v1/chat/completions · completions · models      id up to the first /v1, slashes allowed
+/v1/chat/completions · completions · models                    the session is in the API key
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from rollway_gateway.call import ModelCall, send_error, send_whole
+from rollway_gateway.capture.ask import Kind, read_ask
+from rollway_gateway.openai_errors import AgentError
+from rollway_gateway.session import Session
+from rollway_gateway.upstream import WorkerLost, WorkerSilent, fetch
+from rollway_wire.gateway import DEFAULT_POOL, SessionSpec
+from rollway_wire.problems import BadRequest
+
+if TYPE_CHECKING:
+    from rollway_gateway.gateway import Gateway
+
+log = structlog.get_logger()
+
+_IN_PATH = re.compile(r"/sessions/(.+?)/v1(/.*)?", re.DOTALL)
+_KINDS: dict[str, Kind] = {"/chat/completions": "chat", "/completions": "text"}
+_OWN = re.compile(r"/v1/(sessions|pools)(/|$)")
+_FORWARDED = ("x-request-id", "traceparent", "tracestate")
+"""Headers of the agent's request that go to the worker."""
+
+
+def match(path: str) -> tuple[str | None, str] | None:
+    """(session id in the path or None, route after /v1) of an agent's path; None: not an agent's."""
+    found = _IN_PATH.fullmatch(path)
+    if found is not None:
+        return found[1], found[2] or ""
+    if path.startswith("/v1") and path[3:4] in ("", "/") and not _OWN.match(path):
+        return None, path[3:]
+    return None
+
+
+async def serve(
+    gateway: Gateway, session_id: str | None, route: str, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Answer one request on an agent's route; every error in OpenAI's shape."""
+    started_at = time.time()
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    try:
+        kind = _route_kind(route, scope["method"])
+        session = _session(gateway, session_id, headers)
+        if kind is None:
+            await _models(gateway, session, send)
+            return
+        raw = await _read_body(receive, headers, gateway.settings.max_body_bytes, gateway.settings.body_timeout_s)
+        call = ModelCall(
+            session=session, pool=gateway.pool(session.pool), store=gateway.store, client=gateway.client,
+            ask=read_ask(kind, raw, session.sampling_params), raw=raw, headers=_forwarded(headers),
+            settings=gateway.settings, started_at=started_at,
+        )  # fmt: skip
+        await call.run(receive, send)
+    except AgentError as e:
+        await send_error(send, e)
+
+
+def _route_kind(route: str, method: str) -> Kind | None:
+    """The kind of model call; None for the list of models."""
+    kind = _KINDS.get(route)
+    if kind is None and route != "/models":
+        raise AgentError(404, f"no route /v1{route}: this gateway serves chat/completions, completions and models")
+    allowed = ("POST",) if kind is not None else ("GET", "HEAD")
+    if method not in allowed:
+        raise AgentError(405, f"/v1{route} takes {allowed[0]}, not {method}", allow=", ".join(allowed))
+    return kind
+
+
+def _session(gateway: Gateway, session_id: str | None, headers: dict[bytes, bytes]) -> Session:
+    if session_id is None:
+        scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        session_id = gateway.keys.session_of(key.strip()) if scheme.lower() == "bearer" else None
+        if session_id is None:
+            raise AgentError(
+                401, "without a session in the URL (/sessions/{id}/v1/…) the API key must be a session ticket's"
+            )
+    found = gateway.store.find(session_id)
+    if found is not None:
+        return found
+    if gateway.store.is_gone(session_id):
+        raise AgentError(410, f"session {session_id!r} was deleted")
+    if not gateway.settings.implicit_sessions:
+        raise AgentError(404, f"no session {session_id!r}: open it with POST /v1/sessions")
+    try:
+        spec = SessionSpec(session_id=session_id, pool=DEFAULT_POOL)
+        return gateway.open_session(spec, keeps_messages=True)[0]
+    except BadRequest as e:
+        raise AgentError(400, e.detail) from e
+
+
+async def _read_body(receive: Receive, headers: dict[bytes, bytes], limit: int, timeout_s: float) -> bytes:
+    declared = headers.get(b"content-length", b"")
+    too_large = AgentError(413, f"the request body is over {limit} bytes")
+    if declared.isdigit() and int(declared) > limit:
+        raise too_large
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await receive()
+        except TimeoutError:
+            raise AgentError(408, f"the request body stopped arriving for {timeout_s:g} s") from None
+        if message["type"] == "http.disconnect":
+            raise AgentError(400, "the client went away before its request was whole")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message.get("more_body", False)
+        if size > limit:
+            raise too_large
+    return b"".join(parts)
+
+
+def _forwarded(headers: dict[bytes, bytes]) -> dict[str, str]:
+    return {name: headers[key].decode("latin-1") for name in _FORWARDED if (key := name.encode()) in headers}
+
+
+async def _models(gateway: Gateway, session: Session, send: Send) -> None:
+    """The list of models, as the session's worker gives it."""
+    worker = gateway.pool(session.pool).choose(session.worker_id, ())
+    try:
+        status, content_type, body = await fetch(gateway.client, worker.api_url + "/models")
+    except (WorkerLost, WorkerSilent) as e:
+        raise AgentError(502, f"worker {worker.worker_id} failed: {e}") from e
+    await send_whole(send, status, [(b"content-type", content_type.encode())], body)

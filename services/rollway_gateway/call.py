@@ -1,0 +1,288 @@
+"""One model call, from the agent's request to its turns.
+
+    admitted ──► attempt on a worker ──► answered            recorded before the agent gets the last bytes
+        │             │  └─ connection failed, nothing delivered ──► attempt on another worker
+        │             └─ aborted (seal, fence, client gone, shutdown) ──► recorded incomplete
+        └─ refused (sealed, fenced, no worker)
+
+A call is in its pool's and its session's set of calls in flight from `run` until `_settle`; `abort` does nothing after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import aiohttp
+import orjson
+import structlog
+from starlette.types import Receive, Send
+
+from rollway_gateway.capture.answer import strip_answer, take_answer
+from rollway_gateway.capture.ask import Ask
+from rollway_gateway.capture.evidence import Evidence
+from rollway_gateway.capture.message import StreamedMessage
+from rollway_gateway.capture.sse import EventTooLarge, SseBlocks
+from rollway_gateway.capture.stream import StreamFilter
+from rollway_gateway.openai_errors import AgentError
+from rollway_gateway.pool import Pool
+from rollway_gateway.record import make_record
+from rollway_gateway.session import Session
+from rollway_gateway.settings import GatewaySettings
+from rollway_gateway.store import SessionStore
+from rollway_gateway.upstream import WorkerLost, WorkerSilent, post
+from rollway_gateway.worker import Worker
+
+log = structlog.get_logger()
+
+PATHS = {"chat": "/chat/completions", "text": "/completions"}
+UNCAPTURED = "a completion that echoes a prompt of token ids cannot be captured without changing it"
+_BACK = ("content-type", "retry-after", "x-request-id")
+"""Headers of the worker's answer that the agent gets."""
+
+
+class ModelCall:
+    """See the module. Made for one request, run once, in the task that serves it."""
+
+    def __init__(
+        self, *, session: Session, pool: Pool, store: SessionStore, client: aiohttp.ClientSession, ask: Ask,
+        raw: bytes, headers: dict[str, str], settings: GatewaySettings, started_at: float,
+    ) -> None:  # fmt: skip
+        self.call_id = uuid.uuid4().hex
+        self._session, self._pool, self._store, self._client, self._ask = session, pool, store, client, ask
+        self._request = raw if session.keeps_messages else None
+        self._headers = headers
+        self._settings = settings
+        self._started_at = started_at
+        self._first_at: float | None = None
+        self._evidence = Evidence(ask.n, echo=ask.echo)
+        self._index = -1
+        self._version = pool.version
+        self._worker: Worker | None = None
+        self._model = ""
+        self._began = False
+        """The agent has the answer's head."""
+        self._settled = False
+        self._cause: tuple[str, AgentError | None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # -- life
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Serve the call.
+
+        Raises:
+            AgentError: the answer is this error; nothing was sent yet.
+            CancelledError: the server is shutting down.
+        """
+        self._task = asyncio.current_task()
+        self._pool.enter(self)
+        try:
+            self._index = self._store.begin(self._session, self)
+        except AgentError:
+            self._pool.leave(self)
+            raise
+        watch = asyncio.create_task(self._watch(receive))
+        try:
+            await self._attempts(send)
+        except asyncio.CancelledError:
+            await self._cancelled(send)
+        except AgentError as e:
+            self._settle(e.message, sampled=bool(self._evidence.choices))
+            await self._refuse(send, e)
+        finally:
+            self._settle("the gateway failed", sampled=True)
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+    def abort(self, reason: str, error: AgentError | None) -> None:
+        """Stop the call; its turns are recorded incomplete with ``reason``, and the agent, if there, gets ``error``."""
+        if not self._settled and self._cause is None and self._task is not None:
+            self._cause = (reason, error)
+            self._task.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        # With every choice finished only the usage is still to come: the turn is whole, let it end.
+        if not self._evidence.finished():
+            self.abort("client disconnected", None)
+
+    async def _cancelled(self, send: Send) -> None:
+        if self._cause is None:
+            self._settle("the gateway shut down", sampled=True)
+            raise asyncio.CancelledError
+        assert self._task is not None
+        self._task.uncancel()
+        reason, error = self._cause
+        self._settle(reason, sampled=True)
+        if error is not None:
+            await self._refuse(send, error)
+
+    async def _refuse(self, send: Send, error: AgentError) -> None:
+        if self._began:
+            await send({"type": "http.response.body", "body": error.event()})
+            return
+        await send_error(send, error)
+
+    # -- attempts
+
+    async def _attempts(self, send: Send) -> None:
+        tried: list[Worker] = []
+        while True:
+            try:
+                worker = self._pool.choose(self._session.worker_id, tried)
+            except AgentError:
+                if not tried:
+                    raise
+                raise AgentError(502, f"worker {tried[-1].worker_id} failed and no other is healthy") from None
+            try:
+                with self._on(worker):
+                    return await self._attempt(worker, send)
+            except WorkerLost as e:
+                tried.append(worker)
+                worker.check_failed(
+                    str(e), now=time.monotonic(), limit=self._settings.health_failures, alive_window_s=0
+                )
+                log.warning("worker_lost", worker=worker.worker_id, session_id=self._session.session_id, detail=str(e))
+                if self._began or len(tried) >= self._settings.max_attempts:
+                    raise AgentError(502, f"worker {worker.worker_id} failed: {e}") from e
+            except WorkerSilent as e:
+                raise AgentError(504, f"worker {worker.worker_id} fell silent: {e}") from e
+
+    @contextmanager
+    def _on(self, worker: Worker) -> Iterator[None]:
+        self._worker = worker
+        self._session.worker_id = worker.worker_id
+        self._version = self._pool.version
+        self._evidence = Evidence(self._ask.n, echo=self._ask.echo)
+        if not self._ask.captured:
+            self._evidence.fail(UNCAPTURED)
+        worker.active += 1
+        try:
+            yield
+        finally:
+            worker.active -= 1
+
+    async def _attempt(self, worker: Worker, send: Send) -> None:
+        self._model = worker.model_for(self._ask.model) or ""
+        body = orjson.dumps({**self._ask.body, "model": self._model})
+        url = worker.api_url + PATHS[self._ask.kind]
+        async with post(self._client, url, body, self._headers) as response:
+            worker.bytes_at = time.monotonic()
+            if response.status != 200:
+                await self._pass_on(response, send)
+            elif response.content_type == "text/event-stream":
+                await self._stream(worker, response, send)
+            else:
+                await self._whole(response, send)
+
+    async def _pass_on(self, response: aiohttp.ClientResponse, send: Send) -> None:
+        """The engine refused: its answer goes to the agent unchanged, and nothing was sampled."""
+        body = await response.read()
+        self._settle("refused by the engine", sampled=False)
+        await send_whole(send, response.status, _headers_back(response), body)
+
+    async def _whole(self, response: aiohttp.ClientResponse, send: Send) -> None:
+        body = await response.read()
+        self._first_at = time.time()
+        try:
+            payload = orjson.loads(body)
+            if not isinstance(payload, dict):
+                raise TypeError("not an object")
+        except (orjson.JSONDecodeError, TypeError) as e:
+            self._settle(f"the engine's answer is not a JSON object: {e}", sampled=True)
+            raise AgentError(502, "the worker's answer is not a JSON object") from e
+        take_answer(payload, self._ask, self._evidence)
+        if self._evidence.aborted:
+            raise self._given_up()
+        strip_answer(payload, self._ask)
+        shown = orjson.dumps(payload)
+        self._settle(None, sampled=True, answer=shown)
+        await send_whole(send, 200, _headers_back(response), shown)
+
+    async def _stream(self, worker: Worker, response: aiohttp.ClientResponse, send: Send) -> None:
+        """Events go on as they come. The end waits for the record: what the agent has in full is never lost."""
+        blocks, events = SseBlocks(), StreamFilter(self._ask, self._evidence, worker.fingerprint)
+        message = StreamedMessage() if self._session.keeps_messages else None
+        async for data in response.content.iter_any():
+            worker.bytes_at = time.monotonic()
+            try:
+                shown = b"".join([events.block(block) for block in blocks.feed(data)])
+            except EventTooLarge as e:
+                raise AgentError(502, f"the worker's stream is not readable: {e}") from e
+            if self._first_at is None and self._evidence.choices:
+                self._first_at = time.time()
+            if self._evidence.aborted:
+                raise self._given_up()
+            if message is not None:
+                message.feed(shown)
+            if events.done and not self._settled:
+                self._evidence.settle()
+                self._settle(None, sampled=True, answer=None if message is None else message.dump())
+            if shown:
+                await self._begin(response, send)
+                await send({"type": "http.response.body", "body": shown, "more_body": not events.done})
+            if events.done:
+                return await _read_out(response)
+        raise WorkerLost("the stream ended without [DONE]")
+
+    async def _begin(self, response: aiohttp.ClientResponse, send: Send) -> None:
+        if not self._began:
+            self._began = True
+            await send({"type": "http.response.start", "status": 200, "headers": _headers_back(response)})
+
+    def _given_up(self) -> AgentError:
+        """An aborted generation is nobody's answer: the agent may ask again."""
+        reason = "the engine aborted the generation"
+        self._settle(reason, sampled=True)
+        return AgentError(503, f"{reason}: try again", retry_after_s=1)
+
+    # -- the record
+
+    def _settle(self, problem: str | None, *, sampled: bool, answer: bytes | None = None) -> None:
+        """Leave pool and session, with a record if tokens may have been sampled. Only the first time counts."""
+        if self._settled:
+            return
+        self._settled = True
+        if problem is not None:
+            self._evidence.fail(problem)
+        record = None
+        if sampled and self._worker is not None:
+            record = make_record(
+                self._evidence, call_id=self.call_id, index=self._index, model=self._model,
+                worker=self._worker.worker_id, versions=(self._version, self._pool.version),
+                times=(self._started_at, self._first_at, time.time()), answered=problem is None,
+                request=self._request, answer=answer,
+            )  # fmt: skip
+        self._store.end(self._session, self, record)
+        self._pool.leave(self)
+        flaws = sorted({t.incomplete for t in record.turns if t.incomplete}) if record else []
+        if flaws:
+            log.warning("turn_incomplete", session_id=self._session.session_id, call_id=self.call_id, flaws=flaws)
+
+
+async def _read_out(response: aiohttp.ClientResponse) -> None:
+    """Read to the end of the message, which follows [DONE] at once: only then can the connection serve another call."""
+    try:
+        async with asyncio.timeout(1):
+            await response.content.read()
+    except (TimeoutError, aiohttp.ClientError):
+        response.close()
+
+
+def _headers_back(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), response.headers[name].encode()) for name in _BACK if name in response.headers]
+
+
+async def send_whole(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, error: AgentError) -> None:
+    await send_whole(send, error.status, error.headers(), error.body())

@@ -1,0 +1,169 @@
+"""A streamed answer: each event read once, its evidence taken, and sent on as plain vLLM would have sent it.
+
+Three things differ from a whole answer. An engine asked for token ids sends an event for tokens that change nothing
+the agent sees (``"delta": {}``); plain vLLM does not, so they are dropped. An engine asked for usage sends one more
+chunk, dropped unless the agent asked. And it then puts ``system_fingerprint`` there instead of on each choice's last
+chunk; it is put back, from the last stream of the same worker where one is known. Only the first stream of a worker
+holds its last chunks until the usage chunk, which follows at once when a call has one choice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from rollway_gateway.capture.answer import UNKNOWN_FORM, logprob_values
+from rollway_gateway.capture.ask import Ask
+from rollway_gateway.capture.evidence import Evidence
+from rollway_gateway.capture.sse import DONE, data_of
+
+
+class Fingerprint:
+    """A worker's ``system_fingerprint`` as its streams showed it."""
+
+    __slots__ = ("known", "value")
+
+    def __init__(self) -> None:
+        self.known = False
+        self.value: str | None = None
+        """None once known: this engine sends none."""
+
+    def learn(self, value: str | None) -> None:
+        self.known, self.value = True, value
+
+    def forget(self) -> None:
+        self.known, self.value = False, None
+
+
+class StreamFilter:
+    """Takes the blocks of one stream in order and gives what the agent gets for each."""
+
+    __slots__ = ("_ask", "_echoed", "_evidence", "_fingerprint", "_forced_usage", "_held", "done")
+
+    def __init__(self, ask: Ask, evidence: Evidence, fingerprint: Fingerprint) -> None:
+        self._ask = ask
+        self._evidence = evidence
+        self._fingerprint = fingerprint
+        self._forced_usage = False
+        """The engine is set to report usage on every chunk, asked or not; the agent would see it on plain vLLM."""
+        self._held: list[dict[str, Any]] = []
+        self._echoed: set[int] = set()
+        self.done = False
+        """[DONE] was read."""
+
+    def block(self, block: bytes) -> bytes:
+        """What the agent gets for one block; may be empty, and stops at an abort (`Evidence.aborted`)."""
+        data = data_of(block)
+        if data is None or not self._ask.captured:
+            self.done |= data == DONE
+            return block + b"\n\n"
+        if data == DONE:
+            self.done = True
+            return self.release() + b"data: [DONE]\n\n"
+        try:
+            payload = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            self._evidence.fail("an event of the stream is not JSON")
+            return block + b"\n\n"
+        if not isinstance(payload, dict) or "error" in payload:
+            self._evidence.fail(f"the engine ended the stream with an error: {data[:300].decode(errors='replace')}")
+            return self.release() + block + b"\n\n"
+        try:
+            return self._chunk(payload)
+        except UNKNOWN_FORM as e:
+            self._evidence.fail(f"an event of the stream has an unknown form: {type(e).__name__}: {e}")
+            return block + b"\n\n"
+
+    def release(self) -> bytes:
+        """The chunks still held."""
+        held, self._held = self._held, []
+        if self._fingerprint.value is not None:
+            for payload in held:
+                payload["system_fingerprint"] = self._fingerprint.value
+        return b"".join(map(_event, held))
+
+    def _chunk(self, payload: dict[str, Any]) -> bytes:
+        choices = payload.get("choices")
+        if not choices:
+            return self._usage_chunk(payload)
+        if "usage" in payload and not self._ask.shows_usage:
+            self._forced_usage = True
+        if (prompt := payload.get("prompt_token_ids")) is not None:
+            self._evidence.take_prompt(prompt)
+            if not self._ask.shows_ids:
+                payload["prompt_token_ids"] = None
+        kept = [c for c in choices if self._choice(c)]
+        if self._evidence.aborted or not kept:
+            return b""
+        if len(kept) != len(choices):
+            payload["choices"] = kept
+        if not self._ask.shows_usage and not self._forced_usage and any(c.get("finish_reason") for c in kept):
+            return self._last_chunk(payload)
+        return _event(payload)
+
+    def _choice(self, choice: dict[str, Any]) -> bool:
+        """Take one choice's delta and strip it; False when plain vLLM would not have sent it."""
+        ask = self._ask
+        found = self._evidence.choice(choice.get("index", 0))
+        ids, logprobs, finish = choice.get("token_ids"), choice.get("logprobs"), choice.get("finish_reason")
+        if ids is not None or logprobs is not None:
+            found.take(ids, logprob_values(ask.kind, logprobs))
+        if finish is not None:
+            found.finish_reason = finish
+            self._evidence.aborted |= finish == "abort"
+        if ids is not None and not (ask.shows_ids and ask.shows_reasoning):
+            choice["token_ids"] = None
+        if logprobs is not None and not (ask.shows_logprobs and ask.shows_reasoning):
+            choice["logprobs"] = None
+        if ask.kind == "text":
+            self._text_choice(choice)
+            return True
+        if not ask.shows_reasoning:
+            _hide_reasoning(choice)
+        shown = ask.shows_ids and ask.shows_reasoning
+        return bool(finish is not None or shown or choice.get("delta"))
+
+    def _text_choice(self, choice: dict[str, Any]) -> None:
+        ask, index = self._ask, choice.get("index", 0)
+        if (prompt := choice.get("prompt_token_ids")) is not None:
+            self._evidence.choice(index).take_prompt(prompt)
+            if not ask.shows_ids:
+                choice["prompt_token_ids"] = None
+        if ask.echoed and index not in self._echoed:
+            self._echoed.add(index)
+            choice["text"] = ask.echoed[index // ask.n] + choice["text"]
+
+    def _usage_chunk(self, payload: dict[str, Any]) -> bytes:
+        self._evidence.take_usage(payload.get("usage"))
+        if not self._forced_usage:
+            self._fingerprint.learn(payload.get("system_fingerprint"))
+        held = self.release()
+        return held + _event(payload) if self._ask.shows_usage or self._forced_usage else held
+
+    def _last_chunk(self, payload: dict[str, Any]) -> bytes:
+        if not self._fingerprint.known:
+            self._held.append(payload)
+            return b""
+        if self._fingerprint.value is not None:
+            payload["system_fingerprint"] = self._fingerprint.value
+        return _event(payload)
+
+
+def _hide_reasoning(choice: dict[str, Any]) -> None:
+    """As vLLM does: a delta of nothing but reasoning is not sent, any other has ``reasoning`` null."""
+    delta = choice.get("delta")
+    if not delta or "role" in delta:
+        return
+    if not delta.get("content") and not delta.get("tool_calls"):
+        choice["delta"] = {}
+        return
+    delta.pop("reasoning", None)
+    calls = delta.pop("tool_calls", None)
+    delta["reasoning"] = None
+    if calls is not None:
+        delta["tool_calls"] = calls
+
+
+def _event(payload: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(payload) + b"\n\n"

@@ -1,0 +1,137 @@
+"""The gateway's parts put together, and what spans more than one of them: sessions in pools, fencing, sealing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import quote
+
+import aiohttp
+import structlog
+
+from rollway_gateway.health import HealthWatch
+from rollway_gateway.keys import SessionKeys
+from rollway_gateway.pool import Pool
+from rollway_gateway.session import Session
+from rollway_gateway.settings import GatewaySettings
+from rollway_gateway.store import SessionStore
+from rollway_gateway.upstream import open_upstream
+from rollway_gateway.worker import Worker
+from rollway_wire.gateway import DEFAULT_POOL, FencePool, PoolState, SessionSpec, SessionTicket, WorkerSpec
+from rollway_wire.problems import NotFound
+from rollway_wire.tokens import Trajectory
+
+log = structlog.get_logger()
+
+
+class Gateway:
+    """One process's gateway. Made with `open_gateway`."""
+
+    def __init__(self, settings: GatewaySettings, client: aiohttp.ClientSession) -> None:
+        self.settings = settings
+        self.client = client
+        secret = settings.key_secret
+        self.keys = SessionKeys(secret.get_secret_value() if secret is not None else None)
+        self.store = SessionStore(kept_bytes_per_session=int(settings.kept_messages_mib * 2**20))
+        self.pools: dict[str, Pool] = {}
+        self.health = HealthWatch(client, settings, self.workers)
+        self.ensure_pool(DEFAULT_POOL)
+
+    # -- pools
+
+    def ensure_pool(self, name: str) -> Pool:
+        found = self.pools.get(name)
+        if found is None:
+            found = self.pools[name] = Pool(name, retry_after_s=self.settings.retry_after_s)
+        return found
+
+    def pool(self, name: str) -> Pool:
+        """Raises:
+        NotFound: no such pool."""
+        found = self.pools.get(name)
+        if found is None:
+            raise NotFound(f"no pool {name!r}: register a worker in it or open it first")
+        return found
+
+    def workers(self) -> list[Worker]:
+        return [w for pool in self.pools.values() for w in pool.workers.values()]
+
+    def pool_state(self, pool: Pool) -> PoolState:
+        return pool.state(self.store.count_open(pool.name))
+
+    async def add_worker(self, pool: Pool, spec: WorkerSpec, api_path: str | None = None) -> tuple[Worker, bool]:
+        """Register and check at once. One that cannot be reached stays registered, unhealthy, until a check passes."""
+        worker, new = pool.put_worker(spec, api_path=api_path)
+        await self.health.check(worker)
+        log.info("worker_added", pool=pool.name, worker=worker.worker_id, url=worker.url, healthy=worker.healthy)
+        return worker, new
+
+    async def fence(self, pool: Pool, how: FencePool) -> PoolState:
+        """Refuse new calls, wait for those in flight, then abort what is left if asked to. Opening the pool ends it."""
+        pool.fence()
+        await self._drained(pool, how.drain_timeout_s)
+        if how.abort and pool.gate == "fenced" and pool.in_flight:
+            log.warning("fence_aborts", pool=pool.name, calls=pool.in_flight)
+            pool.abort_calls(f"the pool {pool.name!r} was fenced for a weight update")
+            await self._drained(pool, self.settings.drain_s)
+        return self.pool_state(pool)
+
+    @staticmethod
+    async def _drained(pool: Pool, within_s: float) -> None:
+        idle = asyncio.Event()
+        pool.when_idle(idle.set)
+        try:
+            async with asyncio.timeout(within_s):
+                await idle.wait()
+        except TimeoutError:
+            return
+
+    # -- sessions
+
+    def open_session(self, spec: SessionSpec, *, keeps_messages: bool) -> tuple[Session, bool]:
+        """The session and whether it is new.
+
+        Raises:
+            NotFound: no such pool.
+            BadRequest, Conflict: as `SessionStore.open`.
+        """
+        self.pool(spec.pool)
+        return self.store.open(spec, keeps_messages=keeps_messages and self.settings.keep_messages)
+
+    def ticket(self, session: Session, base: str) -> SessionTicket:
+        """``base``: scheme and host as the caller reached us, where no public URL is set."""
+        url = self.settings.public_url or base.rstrip("/")
+        return SessionTicket(
+            session_id=session.session_id,
+            base_url=f"{url}/sessions/{quote(session.session_id, safe='/:@!$&()*+,;=~')}/v1",
+            api_key=self.keys.issue(session.session_id),
+        )
+
+    async def seal(self, session: Session) -> Trajectory:
+        """Refuse further calls, abort those in flight, and cut the final trajectory once they have left."""
+        self.store.begin_seal(session)
+        while session.calls:
+            left = asyncio.Event()
+            session.when_idle.append(left.set)
+            await left.wait()
+        return self.store.seal(session)
+
+
+@asynccontextmanager
+async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
+    """A running gateway: connections open, settings' workers registered, health watched.
+
+    Shut down in the order: health watch, then connections. Calls in flight have ended by then (the server waits for
+    them, then cancels them).
+    """
+    async with open_upstream(settings) as client:
+        gateway = Gateway(settings, client)
+        for url in settings.workers:
+            gateway.ensure_pool(DEFAULT_POOL).put_worker(WorkerSpec(url=url))
+        watch = asyncio.create_task(gateway.health.run(), name="health-watch")
+        try:
+            yield gateway
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)

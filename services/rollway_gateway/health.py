@@ -1,0 +1,79 @@
+"""Watching workers: a check when one is registered, and all of them at an interval."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+import aiohttp
+import orjson
+import structlog
+
+from rollway_gateway.settings import GatewaySettings
+from rollway_gateway.worker import Worker
+
+log = structlog.get_logger()
+
+
+class HealthWatch:
+    """`check` asks one worker; `run` goes round for as long as the gateway lives."""
+
+    def __init__(
+        self, client: aiohttp.ClientSession, settings: GatewaySettings, workers: Callable[[], Iterable[Worker]]
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._workers = workers
+
+    async def run(self) -> None:
+        while True:
+            async with asyncio.TaskGroup() as group:
+                for worker in self._workers():
+                    group.create_task(self.check(worker))
+            await asyncio.sleep(self._settings.health_interval_s)
+
+    async def check(self, worker: Worker) -> None:
+        """One check: GET /health, and for a worker that was not healthy its models too."""
+        was = worker.healthy
+        try:
+            async with asyncio.timeout(self._settings.health_timeout_s):
+                await self._ask(worker)
+            worker.check_passed()
+        except (aiohttp.ClientError, ConnectionError, TimeoutError, ValueError) as e:
+            worker.check_failed(
+                f"{type(e).__name__}: {e}" if str(e) else type(e).__name__,
+                now=time.monotonic(),
+                limit=self._settings.health_failures,
+                alive_window_s=self._settings.alive_window_s,
+            )
+        if worker.healthy != was:
+            log.info("worker_health", worker=worker.worker_id, healthy=worker.healthy, detail=worker.detail)
+
+    async def _ask(self, worker: Worker) -> None:
+        async with self._client.get(worker.url + "/health", allow_redirects=False) as response:
+            if response.status not in (200, 404):  # a server without the route is judged by its models
+                raise ValueError(f"/health answered {response.status}")
+            has_health = response.status == 200
+        if not worker.healthy or not has_health or not worker.models:
+            async with self._client.get(worker.api_url + "/models", allow_redirects=False) as response:
+                if response.status != 200:
+                    raise ValueError(f"{worker.api_path}/models answered {response.status}")
+                worker.models = _model_ids(await response.read())
+
+
+def _model_ids(body: bytes) -> tuple[str, ...]:
+    """Served names, base models before their adapters.
+
+    Raises:
+        ValueError: not a list of models, or an empty one.
+    """
+    try:
+        entries = orjson.loads(body)["data"]
+        names = sorted(entries, key=lambda m: m.get("parent") is not None)
+        found = tuple(str(m["id"]) for m in names)
+    except (KeyError, TypeError, AttributeError) as e:
+        raise ValueError(f"not a list of models: {body[:200]!r}") from e
+    if not found:
+        raise ValueError("serves no model")
+    return found

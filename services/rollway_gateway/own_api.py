@@ -1,0 +1,156 @@
+"""The gateway's own API under /v1: sessions, trajectories, pools, workers. Types in `rollway_wire.gateway`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel
+
+from rollway_gateway.gateway import Gateway
+from rollway_gateway.session import Session
+from rollway_gateway.settings import check_http_url
+from rollway_gateway.store import trajectory_of
+from rollway_wire.codec import MEDIA_TYPE, dump_packed, to_json_tree, trajectory_tree
+from rollway_wire.gateway import (
+    POOL_PATTERN,
+    FencePool,
+    OpenPool,
+    PoolState,
+    SessionSpec,
+    SessionTicket,
+    WorkerSpec,
+    WorkerState,
+)
+from rollway_wire.problems import BadRequest
+from rollway_wire.tokens import Trajectory
+
+PoolName = Path(pattern=POOL_PATTERN)
+
+
+class SessionView(BaseModel):
+    """GET /v1/sessions/{id}."""
+
+    session_id: str
+    pool: str
+    state: str
+    """open, sealing or sealed."""
+    created_at: float
+    calls: int
+    """Begun."""
+    in_flight: int
+    failed_calls: int
+    turns: int
+    incomplete_turns: int
+    sampled_tokens: int
+    worker_id: str | None
+
+
+def _view(s: Session) -> SessionView:
+    turns = s.turns()
+    return SessionView(
+        session_id=s.session_id, pool=s.pool, state=s.state, created_at=s.created_at, calls=s.calls_begun,
+        in_flight=len(s.calls), failed_calls=s.failed_calls, turns=len(turns),
+        incomplete_turns=sum(t.incomplete is not None for t in turns), worker_id=s.worker_id,
+        sampled_tokens=sum(len(t.completion_token_ids) for t in turns) + s.lost_tokens(),
+    )  # fmt: skip
+
+
+async def _answer(request: Request, trajectory: Trajectory) -> Response:
+    """Packed where the caller accepts it, else a JSON tree; encoded off the event loop."""
+    packed = MEDIA_TYPE in request.headers.get("accept", "")
+
+    def encode() -> bytes:
+        tree = trajectory_tree(trajectory)
+        return dump_packed(tree) if packed else orjson.dumps(to_json_tree(tree))
+
+    return Response(await asyncio.to_thread(encode), media_type=MEDIA_TYPE if packed else "application/json")
+
+
+def own_api() -> APIRouter:
+    """The routes; the gateway is the app's (``app.state.gateway``)."""
+    router = APIRouter(prefix="/v1", tags=["rollway"])
+    _sessions(router)
+    _pools(router)
+    return router
+
+
+def _of(request: Request) -> Gateway:
+    found: Gateway = request.app.state.gateway
+    return found
+
+
+def _sessions(router: APIRouter) -> None:
+    @router.post("/sessions", status_code=201)
+    async def open_session(spec: SessionSpec, request: Request, response: Response) -> SessionTicket:
+        """Open a session. The same id and settings again: 200 and the same ticket; other settings: 409."""
+        gateway = _of(request)
+        session, new = gateway.open_session(spec, keeps_messages=False)
+        response.status_code = 201 if new else 200
+        return gateway.ticket(session, str(request.base_url))
+
+    # Ids may hold slashes, so the routes with a suffix stand before the bare one.
+    @router.get("/sessions/{session_id:path}/trajectory")
+    async def trajectory(session_id: str, request: Request) -> Response:
+        """What the session's finished calls make so far; after sealing, the final one."""
+        session = _of(request).store.get(session_id)
+        return await _answer(request, session.trajectory or trajectory_of(session))
+
+    @router.post("/sessions/{session_id:path}/seal")
+    async def seal(session_id: str, request: Request) -> Response:
+        """Refuse further calls, cancel those in flight, return the final trajectory. Idempotent."""
+        gateway = _of(request)
+        return await _answer(request, await gateway.seal(gateway.store.get(session_id)))
+
+    @router.get("/sessions/{session_id:path}")
+    async def session(session_id: str, request: Request) -> SessionView:
+        return _view(_of(request).store.get(session_id))
+
+    @router.delete("/sessions/{session_id:path}", status_code=204)
+    async def forget(session_id: str, request: Request) -> None:
+        """Forget a session; further calls under its id are refused with 410."""
+        store = _of(request).store
+        store.forget(store.get(session_id))
+
+
+def _pools(router: APIRouter) -> None:
+    @router.get("/pools")
+    async def pools(request: Request) -> list[PoolState]:
+        gateway = _of(request)
+        return [gateway.pool_state(p) for p in gateway.pools.values()]
+
+    @router.get("/pools/{pool}")
+    async def pool(request: Request, pool: str = PoolName) -> PoolState:
+        gateway = _of(request)
+        return gateway.pool_state(gateway.pool(pool))
+
+    @router.post("/pools/{pool}/workers", status_code=201)
+    async def add_worker(spec: WorkerSpec, request: Request, response: Response, pool: str = PoolName) -> WorkerState:
+        """Register a worker (the pool is made when it is the first). The same URL again: 200, changed."""
+        gateway = _of(request)
+        try:
+            check_http_url(spec.url)
+        except ValueError as e:
+            raise BadRequest(f"url: {e}") from e
+        worker, new = await gateway.add_worker(gateway.ensure_pool(pool), spec)
+        response.status_code = 201 if new else 200
+        return worker.state()
+
+    @router.delete("/pools/{pool}/workers/{worker_id}", status_code=204)
+    async def remove_worker(worker_id: str, request: Request, pool: str = PoolName) -> None:
+        _of(request).pool(pool).remove_worker(worker_id)
+
+    @router.post("/pools/{pool}/open")
+    async def open_pool(body: OpenPool, request: Request, pool: str = PoolName) -> PoolState:
+        """Accept calls, stamped with this policy version."""
+        gateway = _of(request)
+        found = gateway.ensure_pool(pool)
+        found.open(body.policy_version)
+        return gateway.pool_state(found)
+
+    @router.post("/pools/{pool}/fence")
+    async def fence_pool(body: FencePool, request: Request, pool: str = PoolName) -> PoolState:
+        """Refuse new calls and drain those in flight."""
+        gateway = _of(request)
+        return await gateway.fence(gateway.pool(pool), body)

@@ -1,0 +1,141 @@
+"""A pool: one trainer's workers, one policy version, one gate. Pure state; calls enter, choose a worker, and leave."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection
+from typing import Literal, Protocol
+
+from rollway_gateway.openai_errors import AgentError
+from rollway_gateway.worker import Worker, split_worker_url
+from rollway_wire.gateway import PoolState, WorkerSpec
+from rollway_wire.problems import Conflict, NotFound
+from rollway_wire.tokens import NO_VERSION
+
+
+class PoolCall(Protocol):
+    """What a pool needs of a call in flight."""
+
+    def abort(self, reason: str, error: AgentError | None) -> None: ...
+
+
+class Pool:
+    """Workers, gate and calls in flight of one name."""
+
+    def __init__(self, name: str, *, retry_after_s: float) -> None:
+        self.name = name
+        self.gate: Literal["open", "fenced"] = "open"
+        self.policy_version: int | None = None
+        self.workers: dict[str, Worker] = {}
+        self._calls: set[PoolCall] = set()
+        self._retry_after_s = retry_after_s
+        self._idle: list[Callable[[], None]] = []
+
+    @property
+    def version(self) -> int:
+        return NO_VERSION if self.policy_version is None else self.policy_version
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._calls)
+
+    # -- calls
+
+    def enter(self, call: PoolCall) -> None:
+        """Admit a call.
+
+        Raises:
+            AgentError: 503 with Retry-After while fenced.
+        """
+        if self.gate == "fenced":
+            raise AgentError(
+                503, f"pool {self.name!r} is fenced for a weight update: try again", retry_after_s=self._retry_after_s
+            )
+        self._calls.add(call)
+
+    def leave(self, call: PoolCall) -> None:
+        self._calls.discard(call)
+        if not self._calls:
+            self._tell_idle()
+
+    def choose(self, preferred: str | None, tried: Collection[Worker]) -> Worker:
+        """The session's own worker while it is healthy, else the least loaded for its weight.
+
+        Raises:
+            AgentError: 503 with Retry-After when no healthy worker is left.
+        """
+        own = self.workers.get(preferred) if preferred is not None else None
+        if own is not None and own.healthy and own not in tried:
+            return own
+        healthy = [w for w in self.workers.values() if w.healthy and w not in tried]
+        if not healthy:
+            why = "has no workers" if not self.workers else "has no healthy worker"
+            raise AgentError(503, f"pool {self.name!r} {why}", retry_after_s=self._retry_after_s)
+        chosen = min(healthy, key=lambda w: (w.active / w.weight, w.picks / w.weight))
+        chosen.picks += 1
+        return chosen
+
+    # -- the gate
+
+    def open(self, policy_version: int | None) -> None:
+        self.gate = "open"
+        if policy_version is not None:
+            self.policy_version = policy_version
+        self._tell_idle()
+
+    def fence(self) -> None:
+        self.gate = "fenced"
+
+    def when_idle(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` once, when no call is in flight or the pool is opened; at once if that is so."""
+        if self._calls and self.gate == "fenced":
+            self._idle.append(tell)
+        else:
+            tell()
+
+    def abort_calls(self, reason: str) -> None:
+        for call in list(self._calls):
+            call.abort(reason, AgentError(503, f"{reason}: try again", retry_after_s=self._retry_after_s))
+
+    def _tell_idle(self) -> None:
+        waiting, self._idle = self._idle, []
+        for tell in waiting:
+            tell()
+
+    # -- workers
+
+    def put_worker(self, spec: WorkerSpec, *, api_path: str | None = None) -> tuple[Worker, bool]:
+        """Register a worker, or change the one with the same URL. Returns it and whether it is new.
+
+        Raises:
+            Conflict: the worker id names another URL.
+        """
+        url, path = split_worker_url(spec.url)
+        if api_path is not None:
+            path = "/" + api_path.strip("/")
+        same = next((w for w in self.workers.values() if w.url == url and w.api_path == path), None)
+        worker_id = spec.worker_id or (same.worker_id if same else f"w-{uuid.uuid4().hex[:12]}")
+        holder = self.workers.get(worker_id)
+        if holder is not None and holder is not same:
+            raise Conflict(f"worker id {worker_id!r} belongs to {holder.api_url}")
+        if same is not None:
+            del self.workers[same.worker_id]
+            same.worker_id, same.given_model, same.weight = worker_id, spec.model_name, spec.weight
+        worker = same or Worker(worker_id, url, path, spec.model_name, spec.weight)
+        self.workers[worker_id] = worker
+        return worker, same is None
+
+    def remove_worker(self, worker_id: str) -> None:
+        """Calls in flight on it go on; no new one is sent there.
+
+        Raises:
+            NotFound: no such worker.
+        """
+        if self.workers.pop(worker_id, None) is None:
+            raise NotFound(f"pool {self.name!r} has no worker {worker_id!r}")
+
+    def state(self, sessions: int) -> PoolState:
+        return PoolState(
+            pool=self.name, gate=self.gate, policy_version=self.policy_version, in_flight=self.in_flight,
+            sessions=sessions, workers=[w.state() for w in self.workers.values()],
+        )  # fmt: skip

@@ -1,0 +1,63 @@
+"""What a finished call left behind: its turns, made from the evidence."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+
+from rollway_gateway.capture.evidence import Evidence
+from rollway_wire.tokens import IDS, Turn
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class CallRecord:
+    """One finished call: its turns, one per choice, and the messages where the session keeps them."""
+
+    call_id: str
+    turns: tuple[Turn, ...]
+    prompt_tokens: int | None
+    """As the engine's usage says; None: it said nothing."""
+    completion_tokens: int | None
+    lost_tokens: int
+    """Of the usage, held by no turn."""
+    answered: bool
+    """The engine's whole answer went to the agent."""
+    request: bytes | None = None
+    """The agent's body."""
+    answer: bytes | None = None
+    """What the agent got; of a stream, its message alone."""
+
+    @property
+    def kept_bytes(self) -> int:
+        return len(self.request or b"") + len(self.answer or b"")
+
+
+def make_record(
+    evidence: Evidence, *, call_id: str, index: int, model: str, worker: str, versions: tuple[int, int],
+    times: tuple[float, float | None, float], answered: bool, request: bytes | None, answer: bytes | None,
+) -> CallRecord:  # fmt: skip
+    """The record of a settled call, one turn per choice seen.
+
+    Args:
+        versions: policy version at dispatch and at the end.
+        times: Unix seconds of receipt, first token and end.
+    """
+    if not evidence.choices:
+        evidence.fail("the engine returned no choices")
+        evidence.choice(0)
+
+    def turn(choice: int) -> Turn:
+        found, flaw = evidence.choices[choice], evidence.flaw(choice)
+        return Turn(
+            turn_id=f"{call_id}-{choice}", call_id=call_id, index=index, choice=choice,
+            prompt_token_ids=evidence.prompt_of(choice) or array(IDS), completion_token_ids=found.ids,
+            logprobs=found.logprobs, finish_reason=found.finish_reason, model=model, worker=worker,
+            policy_version_start=versions[0], policy_version_end=versions[1],
+            started_at=times[0], first_token_at=times[1], ended_at=times[2], incomplete=flaw,
+        )  # fmt: skip
+
+    return CallRecord(
+        call_id=call_id, turns=tuple(turn(choice) for choice in sorted(evidence.choices)),
+        prompt_tokens=evidence.prompt_tokens, completion_tokens=evidence.completion_tokens,
+        lost_tokens=evidence.lost_tokens, answered=answered, request=request, answer=answer,
+    )  # fmt: skip

@@ -1,0 +1,59 @@
+"""A session: one rollout's identity, its settings, its calls in flight and what they left behind. Plain state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from rollway_gateway.openai_errors import AgentError
+from rollway_gateway.record import CallRecord
+from rollway_wire.tokens import Trajectory, Turn
+
+
+class SessionCall(Protocol):
+    """What a session needs of a call in flight."""
+
+    def abort(self, reason: str, error: AgentError | None) -> None: ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Session:
+    session_id: str
+    pool: str
+    sampling_params: Mapping[str, Any]
+    metadata: dict[str, Any]
+    created_at: float
+    keeps_messages: bool
+    state: Literal["open", "sealing", "sealed"] = "open"
+    worker_id: str | None = None
+    """Where its calls go."""
+    calls_begun: int = 0
+    failed_calls: int = 0
+    """Answered with an error before anything was sampled for the agent."""
+    calls: set[SessionCall] = field(default_factory=set)
+    """In flight."""
+    records: list[CallRecord] = field(default_factory=list)
+    kept_bytes: int = 0
+    when_idle: list[Callable[[], None]] = field(default_factory=list)
+    """Called once each, when no call is in flight any more."""
+    trajectory: Trajectory | None = None
+    """Once sealed."""
+
+    def turns(self) -> list[Turn]:
+        return [turn for record in self.records for turn in record.turns]
+
+    def lost_tokens(self) -> int:
+        return sum(record.lost_tokens for record in self.records)
+
+    def doubt(self) -> str | None:
+        """Why the session may not train as a whole: an answer the agent acted on lacks evidence.
+
+        A call that failed or was cut off before its answer was whole is recorded, trains nothing, and leaves the rest
+        of the session good: the agent went on without it.
+        """
+        for record in self.records:
+            for turn in record.turns:
+                if record.answered and turn.incomplete is not None:
+                    return f"turn {turn.turn_id}: {turn.incomplete}"
+        return None

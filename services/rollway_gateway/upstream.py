@@ -1,0 +1,66 @@
+"""The connection to workers: one client session for the process, its failures told apart once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from rollway_gateway.settings import GatewaySettings
+
+
+class WorkerLost(Exception):
+    """The connection failed: refused, reset, or closed before the answer was whole. Another worker may be tried."""
+
+
+class WorkerSilent(Exception):
+    """The connection stands and no byte came for the allowed time."""
+
+
+@asynccontextmanager
+async def open_upstream(settings: GatewaySettings) -> AsyncIterator[aiohttp.ClientSession]:
+    """The client session. No limit on connections: agents' calls in flight are the limit. Redirects are never followed
+    by its users, and the machine's proxy settings are not read."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=settings.upstream_keepalive_s)
+    timeout = aiohttp.ClientTimeout(
+        total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.upstream_inactivity_s
+    )
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"accept-encoding": "identity"}, skip_auto_headers=("user-agent",),
+    ) as client:  # fmt: skip
+        yield client
+
+
+@asynccontextmanager
+async def post(
+    client: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str]
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """POST JSON; leaving before the answer's end closes the connection, on which vLLM aborts the generation.
+
+    Raises:
+        WorkerLost, WorkerSilent: also for what the body of the ``async with`` reads.
+    """
+    try:
+        async with client.post(
+            url, data=body, headers={"content-type": "application/json", **headers}, allow_redirects=False
+        ) as response:
+            yield response
+    except aiohttp.ConnectionTimeoutError as e:
+        raise WorkerLost(f"cannot connect: {e}") from e
+    except TimeoutError as e:  # aiohttp.SocketTimeoutError is one
+        raise WorkerSilent(f"no byte within the allowed time: {e}") from e
+    except (aiohttp.ClientError, ConnectionError) as e:
+        raise WorkerLost(f"{type(e).__name__}: {e}") from e
+
+
+async def fetch(client: aiohttp.ClientSession, url: str) -> tuple[int, str, bytes]:
+    """GET: status, content type and body. Raises as `post`."""
+    try:
+        async with client.get(url, allow_redirects=False) as response:
+            return response.status, response.headers.get("content-type", ""), await response.read()
+    except TimeoutError as e:
+        raise WorkerSilent(f"no byte within the allowed time: {e}") from e
+    except (aiohttp.ClientError, ConnectionError) as e:
+        raise WorkerLost(f"{type(e).__name__}: {e}") from e

@@ -1,0 +1,71 @@
+"""A worker: one inference server as the gateway knows it. Plain state; the health watch and the calls report to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from rollway_gateway.capture.stream import Fingerprint
+from rollway_wire.gateway import WorkerState
+
+
+def split_worker_url(url: str) -> tuple[str, str]:
+    """(scheme and host, API path). A path in the URL is the API path; without one it is /v1."""
+    parts = urlsplit(url.rstrip("/"))
+    return f"{parts.scheme}://{parts.netloc}", parts.path or "/v1"
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """Not healthy until its first successful check."""
+
+    worker_id: str
+    url: str
+    api_path: str
+    given_model: str | None
+    """Sent in place of whatever the agent names."""
+    weight: int
+    models: tuple[str, ...] = ()
+    """As the server lists them, its base models first."""
+    healthy: bool = False
+    detail: str | None = "not checked yet"
+    failures: int = 0
+    active: int = 0
+    picks: int = 0
+    """Sessions ever placed here."""
+    bytes_at: float = float("-inf")
+    """Loop time of the last byte of an answer."""
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+
+    @property
+    def api_url(self) -> str:
+        return self.url + self.api_path
+
+    @property
+    def model(self) -> str | None:
+        return self.given_model or (self.models[0] if self.models else None)
+
+    def model_for(self, asked: str | None) -> str | None:
+        """The model name to send: the given one; of several served ones the agent's choice; else the only one."""
+        if self.given_model is None and asked in self.models:
+            return asked
+        return self.model or asked
+
+    def check_passed(self) -> None:
+        if not self.healthy:
+            self.fingerprint.forget()  # it may have been restarted with another configuration
+        self.healthy, self.failures, self.detail = True, 0, None
+
+    def check_failed(self, detail: str, *, now: float, limit: int, alive_window_s: float) -> None:
+        """A failed check. It counts only when no answer's bytes flowed lately: busy is not dead."""
+        if now - self.bytes_at < alive_window_s:
+            return
+        self.failures += 1
+        if self.failures >= limit or not self.healthy:
+            self.healthy, self.detail = False, detail
+
+    def state(self) -> WorkerState:
+        return WorkerState(
+            worker_id=self.worker_id, url=self.url, api_path=self.api_path, model_name=self.model, weight=self.weight,
+            healthy=self.healthy, active_requests=self.active, detail=self.detail,
+        )  # fmt: skip
