@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
+from types import FrameType
 from typing import Any
 
 import structlog
@@ -34,7 +36,7 @@ def bind(host: str, port: int) -> socket.socket:
 def run(app: Any, settings: ServiceSettings, *, service: str, drain_s: int = 10, **config: Any) -> None:
     """Serve until SIGINT or SIGTERM; in-flight requests get ``drain_s`` seconds.
 
-    Exits 2 when the address cannot be bound and 3, as uvicorn does, when the app's start-up fails.
+    Exit status: 0 after a clean stop, 1 when the app's start-up fails, 2 when the address cannot be bound.
     """
     try:
         sock = bind(settings.host, settings.port)
@@ -53,7 +55,17 @@ def run(app: Any, settings: ServiceSettings, *, service: str, drain_s: int = 10,
             **config,
         )
     )
-    with sock:
-        server.run(sockets=[sock])
+    # uvicorn raises the signal that stopped it once more when it is done; a clean stop is not a failure.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stopped)
+    try:
+        with sock:
+            server.run(sockets=[sock])
+    except SystemExit as e:
+        raise SystemExit(1 if e.code else 0) from e
     if not server.started:
-        raise SystemExit(3)
+        raise SystemExit(1)
+
+
+def _stopped(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)

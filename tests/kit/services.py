@@ -70,7 +70,7 @@ class Service:
         self.process.wait(STOP_DEADLINE_S)
 
     def stop(self, within_s: float = STOP_DEADLINE_S) -> int:
-        """SIGTERM, wait, and return the exit status; -15 after a clean drain too: uvicorn hands the signal on."""
+        """SIGTERM, wait, and return the exit status (0 after a clean stop; negative: died by that signal)."""
         self.process.terminate()
         return self.wait(within_s)
 
