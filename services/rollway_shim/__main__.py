@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import os
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,9 +34,11 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         payload = _payload(args.payload, base_url=args.base_url, model_id=args.model_id)
-        with contextlib.redirect_stdout(sys.stderr):
+        with _output_to_stderr():
             app = _load_app(Path(args.file), args.app)
-        return _run(app, payload, args.session_id)
+            finished, status = _run(app, payload, args.session_id)
+        _print(finished)
+        return status
     except (_Usage, HTTPException) as e:
         sys.stderr.write(f"error: {e}\n")
         return 2
@@ -55,6 +59,21 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--base-url", help="sets _rollout.base_url, where the agent finds its model")
     run.add_argument("--model-id", help="sets _rollout.model_id")
     return parser
+
+
+@contextlib.contextmanager
+def _output_to_stderr() -> Iterator[None]:
+    """Send what anything in this process, or started by it, prints to standard error: descriptor 1, not just
+    ``sys.stdout``, because tools run programs."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _payload(text: str, **rollout: str | None) -> dict[str, Any]:
@@ -103,23 +122,21 @@ def _ambiguous(file: Path, names: list[str]) -> NoReturn:
     raise _Usage(f"{file} has several RolloutApps; choose one with --app: {', '.join(names)}")
 
 
-def _run(app: RolloutApp, payload: dict[str, Any], session_id: str | None) -> int:
+def _run(app: RolloutApp, payload: dict[str, Any], session_id: str | None) -> tuple[Finished, int]:
     if app.rollout_handler is None:
         raise _Usage("the app has no function decorated with @app.rollout_entrypoint")
     invocation = read_invocation(payload, session_id or str(uuid.uuid4()))
-    with contextlib.redirect_stdout(sys.stderr):
-        rollout = app.rollouts.begin(invocation, app.rollout_handler, RequestContext(session_id=invocation.session_id))
-        assert rollout is not None  # a fresh process knows no other
-        try:
-            finished = rollout.finished.result()
-            status = 0 if finished.document["status_code"] < 400 and finished.failure is None else 1
-        except KeyboardInterrupt:
-            app.rollouts.close(app.shutdown_grace_s)
-            finished, status = rollout.finished.result(timeout=0), 130
-        else:
-            app.rollouts.close(app.shutdown_grace_s)
-    _print(finished)
-    return status
+    rollout = app.rollouts.begin(invocation, app.rollout_handler, RequestContext(session_id=invocation.session_id))
+    assert rollout is not None  # a fresh process knows no other
+    try:
+        finished = rollout.finished.result()
+        status = 0 if finished.document["status_code"] < 400 and finished.failure is None else 1
+    except KeyboardInterrupt:
+        app.rollouts.close(app.shutdown_grace_s)
+        finished, status = rollout.finished.result(timeout=0), 130
+    else:
+        app.rollouts.close(app.shutdown_grace_s)
+    return finished, status
 
 
 def _print(finished: Finished) -> None:

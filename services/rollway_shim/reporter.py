@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import logging
 import threading
+import time
 import urllib.error
 import urllib.request
 from typing import Any, Literal
@@ -70,11 +71,11 @@ class Reporter:
             event = "heartbeat"
             self._finished.wait(self._target.interval_s)
         assert self._final is not None  # set before the event
-        pause = threading.Event()
         for attempt in range(_DONE_ATTEMPTS):
+            if attempt:
+                time.sleep(_DONE_BACKOFF_S * 2 ** (attempt - 1))
             if self._push(self._final) != "failed":
                 return
-            pause.wait(_DONE_BACKOFF_S * 2**attempt)
 
     def _push(self, report: Report) -> Literal["taken", "refused", "failed"]:
         request = urllib.request.Request(

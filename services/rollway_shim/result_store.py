@@ -82,7 +82,7 @@ class ResultStore:
             except (ClientError, BotoCoreError) as e:
                 where = f"s3://{bucket}/{key} ({len(body)} bytes)"
                 if not is_transient(e) or attempt == ATTEMPTS:
-                    raise SaveFailed(f"cannot save {where} after {attempt} attempts: {e}") from e
+                    raise SaveFailed(f"cannot save {where} after attempt {attempt}: {e}") from e
                 log.warning("saving %s failed, attempt %d of %d: %s", where, attempt, ATTEMPTS, e)
                 longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** (attempt - 1))
                 if self._stopped.wait(random.uniform(longest / 2, longest)):

@@ -22,6 +22,7 @@ log = logging.getLogger("bedrock_agentcore.app.rollway_shim")
 REMEMBERED = 16_384
 """Finished rollouts whose repeated invocation is still recognised; the oldest are forgotten first."""
 _SAVERS = 8
+_LOOP_END_S = 1.0  # an agent that blocks the loop would keep it for ever
 _UNWIND_SHARE = 0.5  # of the grace time an async agent may take to unwind; the rest is for saving
 
 
@@ -105,7 +106,7 @@ class Rollouts:
             log.error("shut down with %d rollouts unsaved: S3 did not answer in %.1f s", len(unsaved), grace_s)
         for reporter in reporters:
             reporter.join(left())
-        self._loop.close(left())
+        self._loop.close(min(left(), _LOOP_END_S))
         self._savers.shutdown(wait=False, cancel_futures=True)
 
 
