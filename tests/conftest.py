@@ -19,9 +19,12 @@ from blockbuster import BlockBuster
 
 from tests.kit.object_storage import Bucket, new_bucket, s3_client, s3_server
 from tests.kit.services import Services
+from tests.kit.vllm_server import VllmServer, running_vllm
 
 REGION = "us-west-2"
 CLEAN_PREFIXES = ("AWS_", "ROLLWAY_", "OPENAI_", "ANTHROPIC_", "VLLM_", "VERL_")
+KEPT = frozenset({"ROLLWAY_TRAINER_PYTHON", "ROLLWAY_TEST_MODEL"})
+"""Where the heavy tests find the trainer's environment and a model."""
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "testing",
@@ -33,7 +36,7 @@ ENVIRONMENT = {
     "no_proxy": "127.0.0.1,localhost",
 }
 
-for _name in [n for n in os.environ if n.startswith(CLEAN_PREFIXES)]:
+for _name in [n for n in os.environ if n.startswith(CLEAN_PREFIXES) and n not in KEPT]:
     del os.environ[_name]
 os.environ.update(ENVIRONMENT)
 
@@ -121,6 +124,13 @@ def services(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service
     request.node.stash[_SERVICES] = made
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """The test session's one vLLM server, for heavy tests; give them a time limit that covers its start (420 s)."""
+    with running_vllm(tmp_path_factory.mktemp("vllm")) as server:
+        yield server
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,0 +1,127 @@
+"""A real vLLM server (its CPU build) with the tiny model, for the heavy tests: one per test session.
+
+Use the fixture ``vllm_server``. The trainer's environment is named by ROLLWAY_TRAINER_PYTHON (default
+``.venv-trainer/bin/python`` of this checkout); the model by ROLLWAY_TEST_MODEL (default: made once per test session by
+``python -m rollway_local.models tiny``). It runs in a process group of its own, which is killed whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+START_DEADLINE_S = 420.0
+MODEL_NAME = "tiny"
+MAX_MODEL_LEN = 1024
+_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "auto",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # /pause, /reset_prefix_cache and their kind
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+}
+_ARGUMENTS = [
+    "--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager",
+    "--max-model-len", str(MAX_MODEL_LEN), "--generation-config", "vllm",
+    "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class VllmServer:
+    url: str
+    model: str
+    """As served."""
+    model_path: Path
+    log: Path
+
+
+def trainer_python() -> Path:
+    """The trainer environment's interpreter.
+
+    Raises:
+        FileNotFoundError: saying how to make it.
+    """
+    found = Path(os.environ.get("ROLLWAY_TRAINER_PYTHON", ROOT / ".venv-trainer" / "bin" / "python"))
+    if not found.exists():
+        raise FileNotFoundError(f"{found}: run `make setup-trainer`, or name another with ROLLWAY_TRAINER_PYTHON")
+    return found
+
+
+def tiny_model(folder: Path) -> Path:
+    """The tiny model's folder: the one named by ROLLWAY_TEST_MODEL, else made under ``folder``."""
+    if named := os.environ.get("ROLLWAY_TEST_MODEL"):
+        return Path(named)
+    out = folder / "tiny"
+    subprocess.run(
+        [trainer_python(), "-m", "rollway_local.models", "tiny", "--out", out],
+        check=True, timeout=300, stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / d) for d in ("deploy", "shared", "services"))},
+    )  # fmt: skip
+    return out
+
+
+@contextmanager
+def running_vllm(folder: Path, *extra: str) -> Iterator[VllmServer]:
+    """A healthy server; ``extra`` arguments go to vLLM. Logs and the model lie in ``folder``.
+
+    Raises:
+        RuntimeError: it ended or was not healthy in time; the message ends with its log.
+    """
+    model = tiny_model(folder)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    log = folder / "vllm.log"
+    command = [
+        str(trainer_python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port),
+        *_ARGUMENTS, *extra,
+    ]  # fmt: skip
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, **_ENVIRONMENT},
+        )  # fmt: skip
+    try:
+        _wait_healthy(process, port, log)
+        yield VllmServer(f"http://127.0.0.1:{port}", MODEL_NAME, model, log)
+    finally:
+        _end(process)
+
+
+def _wait_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_DEADLINE_S
+    while not _healthy(port):
+        if process.poll() is not None or time.monotonic() > deadline:
+            why = f"ended with status {process.returncode}" if process.returncode is not None else "is not healthy"
+            raise RuntimeError(f"vLLM {why}\n{log.read_text(errors='replace')[-8000:]}")
+        time.sleep(0.5)
+
+
+def _healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    with contextlib.closing(connection), contextlib.suppress(OSError):
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the group, then SIGKILL to what is left of it (the engine's processes outlive a killed server)."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
