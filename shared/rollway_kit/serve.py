@@ -33,16 +33,31 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def run(app: Any, settings: ServiceSettings, *, service: str, drain_s: int = 10, **config: Any) -> None:
-    """Serve until SIGINT or SIGTERM; in-flight requests get ``drain_s`` seconds.
-
-    Exit status: 0 after a clean stop, 1 when the app's start-up fails, 2 when the address cannot be bound.
-    """
+def bind_or_refuse(settings: ServiceSettings) -> socket.socket:
+    """`bind` to the settings' address, or exit with status 2 naming it."""
     try:
-        sock = bind(settings.host, settings.port)
+        return bind(settings.host, settings.port)
     except OSError as e:
         sys.stderr.write(f"refusing to start: cannot bind {settings.host}:{settings.port}: {e.strerror}\n")
         raise SystemExit(2) from e
+
+
+def run(
+    app: Any,
+    settings: ServiceSettings,
+    *,
+    service: str,
+    drain_s: int = 10,
+    sock: socket.socket | None = None,
+    **config: Any,
+) -> None:
+    """Serve until SIGINT or SIGTERM; in-flight requests get ``drain_s`` seconds.
+
+    ``sock``: from `bind_or_refuse`, for an app that must know its port before it starts; None: bound here.
+
+    Exit status: 0 after a clean stop, 1 when the app's start-up fails, 2 when the address cannot be bound.
+    """
+    sock = sock or bind_or_refuse(settings)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     log.info("listening", service=service, url=f"http://{host}:{sock.getsockname()[1]}")
     server = uvicorn.Server(
