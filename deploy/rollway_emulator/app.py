@@ -28,7 +28,7 @@ from rollway_emulator.ports import PortRange
 from rollway_emulator.session import Premises
 from rollway_emulator.settings import EmulatorSettings
 from rollway_kit.app import problem_response
-from rollway_wire.problems import BadRequest, NotFound
+from rollway_wire.problems import RollwayError
 
 log = structlog.get_logger()
 
@@ -37,7 +37,8 @@ async def _on_no_route(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
     what = f"{request.method} {request.url.path}"
     if request.url.path.startswith("/_emulator"):
-        error = NotFound(f"no route {what}") if exc.status_code == 404 else BadRequest(f"{exc.detail}: {what}")
+        error = RollwayError(f"{exc.detail}: {what}")
+        error.status, error.code = exc.status_code, "http_error"
         return problem_response(error, request.url.path)
     return error_response(
         UnknownOperationException(f"no operation {what}: InvokeAgentRuntime and StopRuntimeSession are")

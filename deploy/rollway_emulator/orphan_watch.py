@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -23,6 +24,7 @@ class OrphanWatch:
         self._token = uuid.uuid4().hex
         self._numbers = itertools.count(1)
         self._groups: set[int] = set()
+        self._pipe = -1
         self._guard: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
 
@@ -40,30 +42,36 @@ class OrphanWatch:
 
     async def start(self) -> None:
         """Raises OSError when no process can be started."""
-        self._guard = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "rollway_emulator.orphan_guard", MARKER_VARIABLE, f"{self._token}.",
-            stdin=asyncio.subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        await self._write("".join(f"+{group}\n" for group in self._groups))
+        read_end, self._pipe = os.pipe()
+        os.set_blocking(self._pipe, False)
+        try:
+            self._guard = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "rollway_emulator.orphan_guard", MARKER_VARIABLE, f"{self._token}.",
+                stdin=read_end, start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(read_end)
+        self._write("".join(f"+{group}\n" for group in self._groups))
 
     async def close(self) -> None:
         """End the pipe: the guard sweeps once more and exits."""
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()
+        os.close(self._pipe)
+        if self._guard is not None:
             await self._guard.wait()
 
     async def _tell(self, line: str) -> None:
         async with self._lock:
             try:
-                await self._write(line)
-            except (BrokenPipeError, ConnectionResetError):
+                self._write(line)
+            except BrokenPipeError:
                 log.warning("orphan_guard_lost", detail="it was killed from outside; starting another")
+                os.close(self._pipe)
                 await self.start()
 
-    async def _write(self, text: str) -> None:
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.write(text.encode())
-            await self._guard.stdin.drain()
+    def _write(self, text: str) -> None:
+        # A few bytes into a pipe that the guard does nothing but read: it neither blocks nor fills.
+        if text:
+            os.write(self._pipe, text.encode())
 
 
 @asynccontextmanager
