@@ -4,6 +4,6 @@ turns ──extends──► forest ──chains──► sequences + ledger    
 """
 
 from rollway_gateway.tree.cut import cut
-from rollway_gateway.tree.drift import Drift, drifts
+from rollway_gateway.tree.drift import DriftEvent, drifts
 
-__all__ = ["Drift", "cut", "drifts"]
+__all__ = ["DriftEvent", "cut", "drifts"]

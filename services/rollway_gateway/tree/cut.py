@@ -35,7 +35,7 @@ def cut(
         turns: of this session, any order. Incomplete ones train nothing: their tokens count as lost, and are context
             where a later prompt holds them.
         lost_tokens: tokens that the engine's usage reported and no turn holds.
-        metadata: kept; ``drift`` (count) and ``drift_events`` (`drift.Drift` as objects) are added.
+        metadata: kept; ``drift`` (count) and ``drift_events`` (`drift.DriftEvent` as objects) are added.
         incomplete: why the session may not train as a whole. The caller's judgement: incomplete turns alone do not
             set it.
 

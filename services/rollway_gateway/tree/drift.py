@@ -1,4 +1,4 @@
-"""Drift: a prompt that continues an earlier prompt but not the tokens that were sampled after it.
+"""DriftEvent: a prompt that continues an earlier prompt but not the tokens that were sampled after it.
 
 In mirror mode the engine renders the whole history anew each turn. Where the re-rendered answer differs from the
 sampled tokens (re-tokenised words, re-serialised tool calls, dropped reasoning) the session breaks into branches. An
@@ -13,7 +13,7 @@ from rollway_gateway.tree.forest import Forest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
+class DriftEvent:
     """One turn whose prompt left an earlier turn's completion before its end."""
 
     turn_id: str
@@ -26,7 +26,7 @@ class Drift:
     """How many there were."""
 
 
-def drifts(forest: Forest) -> list[Drift]:
+def drifts(forest: Forest) -> list[DriftEvent]:
     """Every drift of a session, in the order of calls.
 
     A turn drifts when the longest earlier prompt that its own prompt strictly continues belongs to turns none of which
@@ -59,7 +59,7 @@ def _continued(forest: Forest, line: list[int], p: int) -> list[int]:
     return out
 
 
-def _drift(forest: Forest, earlier: list[int], p: int) -> Drift:
+def _drift(forest: Forest, earlier: list[int], p: int) -> DriftEvent:
     prompt = forest.turns[p].prompt_token_ids
     start = len(forest.turns[earlier[0]].prompt_token_ids)
 
@@ -70,7 +70,7 @@ def _drift(forest: Forest, earlier: list[int], p: int) -> Drift:
 
     nearest = max(earlier, key=lambda q: (kept(q), forest.turns[q].index))
     turn = forest.turns[nearest]
-    return Drift(
+    return DriftEvent(
         turn_id=forest.turns[p].turn_id,
         earlier_turn_id=turn.turn_id,
         kept_tokens=kept(nearest),

@@ -1,0 +1,77 @@
+"""A session in exact mode: which ids to prompt with, and what to remember of the answer."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rollway_gateway.render.bridge import Bridge, Drift, DriftReason
+from rollway_gateway.render.messages import Message
+from rollway_gateway.render.template import Options, Refused, Template
+from rollway_gateway.tree.messages import ExactTurn, MessageTree, Parent
+from rollway_wire.problems import BadRequest, ContractViolation
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to prompt for one request."""
+
+    prompt_ids: array[int] | None
+    """int32, the whole prompt. None: only the engine can render it (images), or it refuses to; pass the chat on."""
+    extends: ExactTurn | None
+    """The turn whose ids ``prompt_ids`` starts with; None for a first turn or a branch."""
+    drift: Drift | None
+    """Why a known history is not extended. A first turn, or a history not known, is no drift."""
+    parent: Parent
+
+
+class ExactSession:
+    """One session. Not thread-safe; plan and record are quick, and separate because sampling lies between them."""
+
+    def __init__(self, template: Template, bridge: Bridge) -> None:
+        self._template, self._bridge = template, bridge
+        self._tree = MessageTree()
+
+    def plan(self, messages: Sequence[Message], options: Options) -> Plan:
+        """The prompt of a request: the exact ids so far and what its new messages add, or a full rendering.
+
+        Changes nothing: a plan that is never recorded leaves no trace.
+        """
+        parent = self._tree.find_parent(messages, options.tools, options.kwargs)
+        drift: Drift | None = None
+        if parent.turn is not None:
+            history = messages[: parent.known - 1]
+            added = self._bridge.extend(parent.turn, history, parent.new_messages, options)
+            if not isinstance(added, Drift):
+                return Plan(parent.turn.ids() + added, parent.turn, None, parent)
+            drift = added
+        try:
+            return Plan(self._template.prompt_ids(messages, options), None, drift, parent)
+        except (Refused, BadRequest) as e:
+            return Plan(None, None, drift or Drift(DriftReason.REFUSED, e.detail), parent)
+
+    def record(
+        self, plan: Plan, *, turn_id: str, prompt_ids: array[int], completion_ids: array[int], answer: Message
+    ) -> ExactTurn | None:
+        """Remember an answer, so that the next request goes on from its ids. Once a choice.
+
+        None, and nothing is remembered, where only the engine could render the prompt: ids alone do not say it again
+        (images), so the session stays with whole chats from there on.
+
+        Args:
+            prompt_ids: what the engine says it was prompted with.
+            completion_ids: as sampled, closing token included.
+            answer: the assistant message as the agent is given it, with reasoning and tool calls.
+
+        Raises:
+            ContractViolation: the engine's prompt is not the planned one.
+        """
+        if plan.prompt_ids is None:
+            return None
+        if plan.extends is not None and prompt_ids != plan.prompt_ids:
+            raise ContractViolation(f"turn {turn_id}: the engine was prompted with other ids than planned")
+        start = 0 if plan.extends is None else plan.extends.end
+        turn = ExactTurn(turn_id, plan.extends, prompt_ids[start:], completion_ids, answer)
+        self._tree.add(plan.parent, answer, turn)
+        return turn

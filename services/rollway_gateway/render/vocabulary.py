@@ -1,0 +1,131 @@
+"""A model's tokenizer as the engine uses it: text to ids and back, and which tokens are special or end a turn."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from rollway_wire.problems import Unprocessable
+from rollway_wire.tokens import IDS
+
+
+class Vocabulary:
+    """Wraps ``tokenizer.json``; tokens that only ``tokenizer_config.json`` declares are added to it."""
+
+    def __init__(self, tokenizer: Tokenizer, config: dict[str, Any], stop_ids: Iterable[int] = ()) -> None:
+        """
+        Args:
+            config: the content of ``tokenizer_config.json``.
+            stop_ids: ids the engine ends a turn with besides the tokenizer's own end-of-sequence token
+                (``eos_token_id`` of ``generation_config.json`` and ``config.json``).
+
+        Raises:
+            Unprocessable: the two files disagree about a token's id.
+        """
+        self._tokenizer = tokenizer
+        _declare(tokenizer, config.get("added_tokens_decoder") or {})
+        self.special_tokens = {
+            key: text for key, value in config.items() if key.endswith("_token") and (text := _text(value)) is not None
+        }
+        """Named special tokens (``bos_token``, ``eos_token``, ...), as templates see them."""
+        eos = self.id_of(self.special_tokens.get("eos_token", ""))
+        self.stop_ids = frozenset(stop_ids) | (frozenset() if eos is None else {eos})
+        """What the engine ends a turn with."""
+        self.added_ids = frozenset(tokenizer.get_added_tokens_decoder())
+        """Tokens matched in text before any merging: nothing merges across one of them."""
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabulary:
+        """From a model folder.
+
+        Raises:
+            Unprocessable: no ``tokenizer.json``, or one that cannot be read.
+        """
+        path, config = folder / "tokenizer.json", read_json(folder / "tokenizer_config.json")
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+            if stale := _stale(tokenizer, config):
+                tokenizer = Tokenizer.from_str(_renamed(read_json(path), stale))
+        except Exception as e:  # the library raises bare Exception, for a missing file too
+            raise Unprocessable(f"{path} is not a fast tokenizer: {e}") from e
+        stops: set[int] = set()
+        for name in ("generation_config.json", "config.json"):
+            value = read_json(folder / name).get("eos_token_id")
+            stops.update(value if isinstance(value, list) else [] if value is None else [value])
+        return cls(tokenizer, config, stops)
+
+    def encode(self, text: str) -> array[int]:
+        """Ids of a rendered text: special tokens in it count as such, none is added (as vLLM encodes a chat)."""
+        return array(IDS, self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, special tokens included."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+    def id_of(self, token: str) -> int | None:
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+    def token_of(self, token_id: int) -> str:
+        """The token's own text.
+
+        Raises:
+            KeyError: no such id.
+        """
+        found: str | None = self._tokenizer.id_to_token(token_id)
+        if found is None:
+            raise KeyError(token_id)
+        return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where the file is absent.
+
+    Raises:
+        Unprocessable: not a JSON object.
+    """
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise Unprocessable(f"{path} is not JSON: {e}") from e
+    if not isinstance(value, dict):
+        raise Unprocessable(f"{path} is not a JSON object")
+    return value
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _stale(tokenizer: Tokenizer, config: dict[str, Any]) -> dict[str, str]:
+    """Vocabulary entries that hold a place for a token the config declares (``[UNUSED_TOKEN_145]``), with its text."""
+    declared = {int(k): v["content"] for k, v in (config.get("added_tokens_decoder") or {}).items()}
+    held = {tokenizer.id_to_token(i): text for i, text in declared.items() if tokenizer.token_to_id(text) is None}
+    return {old: text for old, text in held.items() if old is not None}
+
+
+def _renamed(file: dict[str, Any], names: dict[str, str]) -> str:
+    vocabulary = file["model"]["vocab"]
+    file["model"]["vocab"] = {names.get(token, token): i for token, i in vocabulary.items()}
+    return json.dumps(file)
+
+
+def _declare(tokenizer: Tokenizer, declared: dict[str, dict[str, Any]]) -> None:
+    have = tokenizer.get_added_tokens_decoder()
+    for token_id, spec in sorted((int(k), v) for k, v in declared.items()):
+        if token_id in have:
+            continue
+        flags = {k: bool(spec.get(k)) for k in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+        tokenizer.add_tokens([AddedToken(spec["content"], **flags)])
+        got = tokenizer.token_to_id(spec["content"])
+        if got != token_id:
+            raise Unprocessable(f"tokenizer_config.json gives {spec['content']!r} id {token_id}, tokenizer.json {got}")

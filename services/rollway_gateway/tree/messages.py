@@ -1,0 +1,159 @@
+"""The conversation as a tree of messages, with the exact ids at every answer that was sampled here.
+
+One node a message. A request walks down from the root of its tools and template arguments: each message is compared
+with the last wording seen at the most recent child (equal bytes: no hashing), else looked up by its digest. So a turn
+hashes only messages that are new or newly worded, and ids are kept as suffixes of the turn they extend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollway_gateway.tree.canonical import Message, call_ids, digest, has_reasoning
+from rollway_wire.problems import ContractViolation
+from rollway_wire.tokens import IDS
+
+
+class ExactTurn:
+    """An answer sampled in this session: its ids, stored from where the turn it extends ends."""
+
+    __slots__ = ("answer", "completion_ids", "end", "extends", "prompt_suffix", "reasoning", "turn_id")
+
+    def __init__(
+        self,
+        turn_id: str,
+        extends: ExactTurn | None,
+        prompt_suffix: array[int],
+        completion_ids: array[int],
+        answer: Message,
+    ) -> None:
+        self.turn_id = turn_id
+        self.extends = extends
+        self.prompt_suffix = prompt_suffix
+        """int32: the prompt after ``extends``; the whole prompt where it extends nothing."""
+        self.completion_ids = completion_ids
+        """int32: as sampled, closing token included."""
+        self.answer = answer
+        """The assistant message as the agent was given it."""
+        self.reasoning: bool = has_reasoning(answer) or (extends is not None and extends.reasoning)
+        """Whether the ids hold reasoning, of this turn or of one it extends."""
+        self.end: int = (0 if extends is None else extends.end) + len(prompt_suffix) + len(completion_ids)
+        """Tokens from the start of the sequence to the end of this answer."""
+
+    def ids(self) -> array[int]:
+        """int32, shape (end,): prompt and completion, from the start."""
+        parts: list[array[int]] = []
+        turn: ExactTurn | None = self
+        while turn is not None:
+            parts += (turn.completion_ids, turn.prompt_suffix)
+            turn = turn.extends
+        return array(IDS, b"".join(part.tobytes() for part in reversed(parts)))
+
+
+class Node:
+    """A message in its place. ``answers`` holds the turns that sampled it, if any did."""
+
+    __slots__ = ("answers", "children", "raw", "recent")
+
+    def __init__(self, raw: Message | None) -> None:
+        self.raw = raw
+        self.children: dict[bytes, Node] = {}
+        self.recent: Node | None = None
+        self.answers: list[ExactTurn] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """Where a request stands in the tree."""
+
+    turn: ExactTurn | None
+    """The last answer sampled here that the request goes on from; None: none is known."""
+    known: int
+    """How many of the request's messages lead up to and through that answer."""
+    new_messages: Sequence[Message]
+    """Those after it."""
+    node: Node
+    """The deepest known message."""
+    unknown: Sequence[Message]
+    """Messages below ``node``."""
+    calls: Sequence[Any]
+    """Tool-call ids in force at ``node``."""
+
+
+class MessageTree:
+    """One session's conversations. Not thread-safe; every method is quick and synchronous."""
+
+    def __init__(self) -> None:
+        self._roots: dict[bytes, Node] = {}
+        self._recent: tuple[Any, Node] | None = None  # the last tools and arguments asked with
+
+    def find_parent(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Parent:
+        """The longest known prefix of a request's messages, under the same tools and template arguments.
+
+        Cost: comparing what is known, hashing what is not. Of several samplings of one answer in the same words, the
+        latest is gone on from.
+        """
+        node = self._root(tools, kwargs)
+        turn: ExactTurn | None = None
+        known, depth = 0, 0
+        calls: list[Any] = []
+        for message in messages:
+            child = _child(node, message, calls)
+            if child is None:
+                break
+            node, depth = child, depth + 1
+            if message.get("role") == "assistant":
+                calls = call_ids(message)
+            if child.answers:
+                turn, known = child.answers[-1], depth
+        return Parent(turn, known, messages[known:], node, messages[depth:], tuple(calls))
+
+    def add(self, parent: Parent, answer: Message, turn: ExactTurn) -> None:
+        """Keep an answer sampled for the request that ``parent`` was found for.
+
+        Raises:
+            ContractViolation: the answer is not an assistant message.
+        """
+        if answer.get("role") != "assistant":
+            raise ContractViolation(f"turn {turn.turn_id}: an answer has role assistant, not {answer.get('role')!r}")
+        node, calls = parent.node, list(parent.calls)
+        for message in (*parent.unknown, answer):
+            child = _child(node, message, calls)
+            if child is None:
+                child = node.children[digest(message, calls)] = Node(message)
+                node.recent = child
+            if message.get("role") == "assistant":
+                calls = call_ids(message)
+            node = child
+        node.answers.append(turn)
+
+    def _root(self, tools: Sequence[Mapping[str, Any]] | None, kwargs: Mapping[str, Any] | None) -> Node:
+        asked = (tools or [], kwargs or {})
+        if self._recent is not None and self._recent[0] == asked:
+            return self._recent[1]
+        text = json.dumps(asked, sort_keys=True, separators=(",", ":"), default=repr)
+        node = self._roots.setdefault(hashlib.blake2b(text.encode(), digest_size=16).digest(), Node(None))
+        self._recent = (asked, node)
+        return node
+
+
+def _child(node: Node, message: Message, calls: Sequence[Any]) -> Node | None:
+    """The child that says what ``message`` says; its wording is remembered, so that the next look is a comparison."""
+    recent = node.recent
+    if recent is not None and recent.raw == message:
+        return recent
+    child = node.children.get(digest(message, calls)) if node.children else None
+    if child is not None:
+        child.raw = message
+        node.recent = child
+    return child
