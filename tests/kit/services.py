@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
-import json
 import os
 import signal
 import subprocess
@@ -23,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rollway_local.listening import answers, listening_url
 from tests.kit.deadlines import POLL_S
 
 START_DEADLINE_S = 60.0
@@ -89,8 +88,8 @@ class Service:
         """
         if not self.running:
             raise ServiceFailed(f"{self.name} exited with {self.process.returncode} at start\n{self._tail()}")
-        self.url = self.url or _listening_url(self.logs())
-        return bool(self.url) and (self.health is None or _answers(self.url, self.health))
+        self.url = self.url or listening_url(self.logs())
+        return bool(self.url) and (self.health is None or answers(self.url, self.health))
 
     def end(self) -> None:
         """SIGKILL whatever is left of its process group and reap the service."""
@@ -100,29 +99,6 @@ class Service:
 
     def _tail(self) -> str:
         return f"--- log of {self.name} ---\n{self.logs()[-8000:]}"
-
-
-def _listening_url(logs: str) -> str:
-    """The url of the JSON log line whose event is ``listening``, or ''."""
-    for line in logs.splitlines():
-        if '"listening"' in line:
-            with contextlib.suppress(json.JSONDecodeError):
-                event = json.loads(line)
-                if event.get("event") == "listening":
-                    return str(event["url"])
-    return ""
-
-
-def _answers(url: str, path: str) -> bool:
-    where = urlsplit(url)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=5)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()
 
 
 @dataclass
