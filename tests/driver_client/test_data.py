@@ -17,6 +17,7 @@ from rollway_driver.data.__main__ import main
 from rollway_driver.data.errors import DataError
 from rollway_driver.data.parquet import write_rows
 from rollway_driver.data.row import Row
+from tests.kit.vllm_server import trainer_python
 
 ROOT = Path(__file__).parents[2]
 GOLDEN_TRAIN = [
