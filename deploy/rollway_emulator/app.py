@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import structlog
 from starlette.applications import Starlette
@@ -33,6 +34,12 @@ from rollway_wire.problems import RollwayError
 log = structlog.get_logger()
 
 
+def _made(state_dir: Path) -> Path:
+    resolved = state_dir.resolve()
+    (resolved / "sessions").mkdir(parents=True, exist_ok=True)
+    return resolved
+
+
 async def _on_no_route(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
     what = f"{request.method} {request.url.path}"
@@ -54,8 +61,7 @@ def create_app(settings: EmulatorSettings, agents: Sequence[AgentSpec]) -> Starl
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        state_dir = settings.state_dir.resolve()
-        await asyncio.to_thread((state_dir / "sessions").mkdir, parents=True, exist_ok=True)
+        state_dir = await asyncio.to_thread(_made, settings.state_dir)
         async with open_orphan_watch() as orphans, open_container_link(ping_timeout_s=settings.ping_timeout_s) as link:
             premises = Premises(
                 state_dir, link, PortRange(settings.first_port, settings.last_port), orphans,
