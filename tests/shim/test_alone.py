@@ -56,7 +56,7 @@ def test_every_promise_holds_there_too(python: Path) -> None:
     tools = ["pytest", "pytest-asyncio", "pytest-timeout", "moto[s3,server]"]
     run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *tools)
     ended = run(
-        python, "-m", "pytest", "tests/shim", "--confcutdir", "tests/shim", "-m", "not heavy", "-q",
-        "-p", "no:cacheprovider", cwd=ROOT,
+        python, "-m", "pytest", "tests/shim", "--confcutdir", "tests/shim", "--ignore", "tests/shim/test_demo_agent.py",
+        "-m", "not heavy", "-q", "-p", "no:cacheprovider", cwd=ROOT,
     )  # fmt: skip
     assert " passed" in ended.stdout and "skipped" not in ended.stdout
