@@ -1,0 +1,53 @@
+"""``python -m rollway_dispatcher``: serve until SIGINT or SIGTERM. Exit 2: refused to start; 1: crashed."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+
+from rollway_dispatcher.app import create
+from rollway_dispatcher.settings import DispatcherSettings
+from rollway_kit import logs, serve
+from rollway_kit.settings import load
+
+
+def parser() -> argparse.ArgumentParser:
+    """One flag per setting, from the settings class itself."""
+    made = argparse.ArgumentParser(
+        prog="python -m rollway_dispatcher",
+        description="Rollway's dispatcher: admits, starts, watches, retries and collects rollouts.",
+        epilog="Every flag is also an environment variable: ROLLWAY_DISPATCHER_ and its name in capitals.",
+    )
+    for name, field in DispatcherSettings.model_fields.items():
+        about = " ".join((field.description or "").split()).replace("%", "%%")
+        default = "" if field.default is None else f" (default {field.default})"
+        made.add_argument(f"--{name.replace('_', '-')}", metavar="…", help=f"{about}{default}")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    settings = load(DispatcherSettings, **vars(parser().parse_args(arguments)))
+    try:
+        logs.configure("dispatcher", settings.log_level, settings.log_json)
+    except ValueError as e:
+        sys.stderr.write(f"refusing to start: ROLLWAY_DISPATCHER_LOG_LEVEL: {e}\n")
+        raise SystemExit(2) from e
+    sock = serve.bind_or_refuse(settings)
+    if settings.port == 0:  # agents must be told the port that was taken
+        settings = settings.model_copy(update={"port": sock.getsockname()[1]})
+    crashed: list[bool] = []
+
+    def on_crash() -> None:
+        crashed.append(True)
+        signal.raise_signal(signal.SIGTERM)  # uvicorn drains and closes the lifespan
+
+    # A short drain: what is in flight is mostly long-polls, and a client asks again with the same cursor.
+    serve.run(create(settings, on_crash), settings, service="dispatcher", drain_s=2, sock=sock, lifespan="on")
+    if crashed:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

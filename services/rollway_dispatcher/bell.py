@@ -1,0 +1,33 @@
+"""Wakes those who wait for a batch's next result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+
+
+class Bell:
+    """Wait first, look, then sleep: a ring between the look and the sleep is not missed."""
+
+    def __init__(self) -> None:
+        self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+
+    def listen(self, batch_id: str) -> asyncio.Future[None]:
+        """A future done at the batch's next ring. Give it to `ignore` when it is no longer wanted."""
+        heard = asyncio.get_running_loop().create_future()
+        self._waiting[batch_id].add(heard)
+        return heard
+
+    def ignore(self, batch_id: str, heard: asyncio.Future[None]) -> None:
+        waiting = self._waiting.get(batch_id)
+        if waiting is not None:
+            waiting.discard(heard)
+            if not waiting:
+                del self._waiting[batch_id]
+
+    def ring(self, batch_ids: Iterable[str]) -> None:
+        for batch_id in batch_ids:
+            for heard in self._waiting.pop(batch_id, ()):
+                if not heard.done():
+                    heard.set_result(None)

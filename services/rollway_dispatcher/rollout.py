@@ -1,0 +1,99 @@
+"""What the scheduler remembers of a batch and of each of its rollouts that is not finished."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from rollway_dispatcher.order import Order, Room, room_of
+from rollway_wire.batch import RolloutState, Timings
+from rollway_wire.failures import Failure
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollout:
+    """One rollout. `ordinal` is its place in the batch; group by group, index by index."""
+
+    batch_id: str
+    ordinal: int
+    group: int
+    """Position of its group in the request."""
+    group_id: str
+    index: int
+    state: RolloutState = RolloutState.PENDING
+    attempt: int = 1
+    session_id: str | None = None
+    """Of the current attempt; kept while a runtime refuses, replaced by the next attempt's."""
+    not_before: float = 0.0
+    """Unix seconds; a pending rollout waits until then."""
+    refused_since: float | None = None
+    """When the runtime first refused this attempt."""
+    reports: bool = False
+    """This attempt's agent has reported: silence then means death."""
+    suspicion: Failure | None = None
+    """While collecting: what it is if S3 holds no result."""
+    failure: Failure | None = None
+    admitted_at: float | None = None
+    invoked_at: float | None = None
+    started_at: float | None = None
+    noticed_at: float | None = None
+    finished_at: float | None = None
+    heard_at: float = 0.0
+    """Last report, in memory only: after a restart an agent gets a whole window again."""
+
+    @property
+    def rollout_id(self) -> str:
+        return f"{self.batch_id}/{self.group_id}/{self.index}"
+
+    def timings(self) -> Timings:
+        return Timings(
+            admitted_at=self.admitted_at,
+            invoked_at=self.invoked_at,
+            started_at=self.started_at,
+            noticed_at=self.noticed_at,
+            finished_at=self.finished_at,
+        )
+
+    def begin_attempt(self, session_id: str, not_before: float) -> None:
+        """Forget the failed attempt; the next one has its own session."""
+        self.attempt += 1
+        self.session_id, self.not_before = session_id, not_before
+        self.refused_since, self.reports, self.suspicion = None, False, None
+        self.admitted_at = self.invoked_at = self.started_at = self.noticed_at = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """One batch under way. Finished rollouts are on disk, not here."""
+
+    order: Order
+    total: int
+    created_at: float
+    rollouts: dict[int, Rollout]
+    """Not terminal, by ordinal."""
+    published: int = 0
+    """Results so far, which is the last result's sequence number."""
+    usable: int = 0
+    """Of them, succeeded."""
+    rewardless: int = 0
+    """Results without usable rewards, while none was usable."""
+    cancelled: bool = False
+    contract_error: str | None = None
+    finished_at: float | None = None
+    ready: deque[Rollout] = field(default_factory=deque)
+    """Pending and due, in order of admission."""
+    delayed: list[tuple[float, int, Rollout]] = field(default_factory=list)
+    """Pending and not yet due: a heap by time."""
+    running: dict[int, Rollout] = field(default_factory=dict)
+    alive: int = 0
+    """Starting, running or collecting."""
+    stopping: set[str] = field(default_factory=set)
+    """Sessions not yet confirmed stopped."""
+    room: Room = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.room = room_of(self.order.runtime)
+
+    @property
+    def batch_id(self) -> str:
+        return self.order.batch_id

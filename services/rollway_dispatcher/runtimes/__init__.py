@@ -1,0 +1,1 @@
+"""Where agents run: `agentcore`, `http`, `process`, behind the one interface in `runtime`."""

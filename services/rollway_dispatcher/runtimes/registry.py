@@ -1,0 +1,48 @@
+"""Turns what a batch names into a runtime, and owns what runtimes share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from rollway_dispatcher.runtimes.agentcore import AgentCore, AgentCoreRuntimes
+from rollway_dispatcher.runtimes.containers import Containers, HttpContainers
+from rollway_dispatcher.runtimes.processes import LocalProcess, Processes
+from rollway_dispatcher.runtimes.runtime import Runtime
+from rollway_wire.batch import AgentCoreRuntime, HttpRuntime, ProcessRuntime
+
+
+class Runtimes:
+    """One runtime object per distinct spec. Made by `open_runtimes`."""
+
+    def __init__(self, agentcore: AgentCoreRuntimes, containers: Containers, processes: Processes) -> None:
+        self._agentcore = agentcore
+        self._containers = containers
+        self._processes = processes
+        self._known: dict[str, Runtime] = {}
+
+    def of(self, spec: AgentCoreRuntime | HttpRuntime | ProcessRuntime) -> Runtime:
+        key = spec.model_dump_json()
+        if key not in self._known:
+            self._known[key] = self._make(spec)
+        return self._known[key]
+
+    def _make(self, spec: AgentCoreRuntime | HttpRuntime | ProcessRuntime) -> Runtime:
+        if isinstance(spec, AgentCoreRuntime):
+            return AgentCore(spec, self._agentcore)
+        if isinstance(spec, HttpRuntime):
+            return HttpContainers(spec, self._containers)
+        return LocalProcess(spec, self._processes)
+
+
+@asynccontextmanager
+async def open_runtimes(agents_folder: Path, s3_endpoint_url: str | None) -> AsyncIterator[Runtimes]:
+    """Closes connections at the end; sessions go on."""
+    async with AsyncExitStack() as stack:
+        agentcore, containers = AgentCoreRuntimes(), Containers()
+        processes = Processes(agents_folder, s3_endpoint_url)
+        stack.push_async_callback(agentcore.close)
+        stack.push_async_callback(containers.close)
+        stack.push_async_callback(processes.close)
+        yield Runtimes(agentcore, containers, processes)

@@ -1,0 +1,80 @@
+"""The dispatcher's settings, one frozen class; environment prefix ``ROLLWAY_DISPATCHER_``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from rollway_kit.settings import ServiceSettings
+
+
+class DispatcherSettings(ServiceSettings):
+    """Every knob of the dispatcher. What is missing when a batch needs it is refused at submit, naming the setting."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ROLLWAY_DISPATCHER_",
+        frozen=True,
+        extra="forbid",
+        env_nested_delimiter="__",
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
+
+    port: int = Field(default=8800, ge=0, le=65535)
+    public_url: str | None = None
+    """Address at which agents reach this service, for their reports. None: http://host:port, except on 0.0.0.0 or ::,
+    where no report target is sent and results are noticed by listing alone."""
+    gateway_url: str | None = None
+    """The gateway's address. Needed by every batch with ``capture``."""
+    gateway_api_key: SecretStr | None = None
+    """Bearer key for the gateway's own routes, where it asks for one."""
+    s3_endpoint_url: str | None = None
+    """None: AWS; else an S3-compatible store."""
+    s3_bucket: str | None = None
+    """Bucket of batches that name none."""
+    region: str | None = None
+    """S3 region; None: the SDK's own resolution."""
+    state_path: Path = Path("rollway-dispatcher.sqlite3")
+    """SQLite file with every batch, rollout and result. One dispatcher per file."""
+    keep_results_s: float = Field(default=7 * 86400.0, gt=0)
+    """Finished batches are deleted this long after they finished."""
+    max_concurrent: int = Field(default=1000, ge=1)
+    """Rollouts alive at once, over all batches."""
+    poll_interval_s: float = Field(default=1.0, gt=0, le=300)
+    """Seconds between two listings of one batch's results, at least."""
+    heartbeat_interval_s: float = Field(default=5.0, gt=0, le=300)
+    """Asked of agents that report."""
+    heartbeat_window_s: float = Field(default=20.0, gt=0)
+    """Silence after which an agent that has reported before is taken for dead."""
+    throttle_patience_s: float = Field(default=300.0, ge=0)
+    """How long a runtime may refuse one attempt for rate or quota before it fails as throttled."""
+    collect_timeout_s: float = Field(default=600.0, gt=0)
+    """How long collecting a result (S3, then the gateway) is retried before the attempt fails."""
+    allow_process_runtime: bool = False
+    """Let batches start local processes on this machine. Whoever can post a batch can then run commands here."""
+    max_body_bytes: int = Field(default=256 * 2**20, ge=1024)
+    """Largest request body."""
+
+    @field_validator("public_url", "gateway_url", "s3_endpoint_url")
+    @classmethod
+    def _http_url(cls, v: str | None) -> str | None:
+        if v is not None and not v.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://")
+        return v.rstrip("/") if v is not None else None
+
+    @model_validator(mode="after")
+    def _window_spans_beats(self) -> DispatcherSettings:
+        if self.heartbeat_window_s < 2 * self.heartbeat_interval_s:
+            raise ValueError("heartbeat_window_s must be at least twice heartbeat_interval_s, or one late beat kills")
+        return self
+
+    def report_base(self) -> str | None:
+        """Where agents send reports; None when no reachable address is known."""
+        if self.public_url is not None:
+            return self.public_url
+        if self.host in ("0.0.0.0", "::", "") or self.port == 0:
+            return None
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"

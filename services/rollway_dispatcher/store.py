@@ -1,0 +1,327 @@
+"""Everything that must outlive us, in one SQLite file (WAL, fsync on commit).
+
+One connection writes, one reads, so a long read never delays a step. All changes of a scheduler step go into one
+transaction: either the whole step happened or none of it. What the API shows is read from here, so nothing is shown
+that a crash could take back.
+
+The file belongs to one process: a lock file beside it says so, and the lock dies with its holder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import secrets
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import aiosqlite
+import orjson
+
+from rollway_dispatcher import schema
+from rollway_dispatcher.order import Order
+from rollway_dispatcher.rollout import Batch, Rollout
+from rollway_dispatcher.step import Step, Stop
+from rollway_wire.batch import TERMINAL, BatchState, BatchStatus, Group, RolloutState, RolloutView
+from rollway_wire.problems import Conflict, NotFound, RollwayError, Unprocessable
+
+_TERMINAL = tuple(s.value for s in TERMINAL)
+
+
+class StateUnusable(RollwayError):
+    """The state file cannot be opened: held by another dispatcher, or written by another version."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    seq: int
+    document: bytes
+    """`RolloutResult` as JSON."""
+    trajectory: bytes | None
+    """Packed tree."""
+
+
+class SqliteStore:
+    """Made by `open_store`. Methods raise `sqlite3.Error` when the disk fails."""
+
+    def __init__(self, writer: aiosqlite.Connection, reader: aiosqlite.Connection, secret: bytes) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._writing = asyncio.Lock()
+        self.secret = secret
+        """Random, made with the file: report keys are derived from it."""
+
+    # Writing.
+
+    async def create_batch(
+        self, batch: Batch, groups: Iterable[Group], *, key: str | None, fingerprint: str
+    ) -> tuple[str, bool]:
+        """Store a batch with its groups and rollouts; (batch id, True), or the earlier batch of this key and False.
+
+        Raises:
+            Conflict: the key has been used with another body.
+        """
+        o = batch.order
+        async with self._writing:
+            if key is not None and (known := await self._known(self._writer, key, fingerprint)) is not None:
+                return known, False
+            try:
+                await self._writer.execute(
+                    "INSERT INTO batches (batch_id, idempotency_key, fingerprint, document, total, created_at) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    (o.batch_id, key, fingerprint, o.model_dump_json().encode(), batch.total, batch.created_at),
+                )
+                await self._writer.executemany(
+                    "INSERT INTO groups VALUES (?, ?, ?, ?)",
+                    ((o.batch_id, i, g.group_id, orjson.dumps(g.payload)) for i, g in enumerate(groups)),
+                )
+                await self._writer.executemany(
+                    schema.INSERT_ROLLOUT, [schema.insert_row(r) for r in batch.rollouts.values()]
+                )
+                await self._writer.commit()
+            except BaseException:
+                await self._writer.rollback()
+                raise
+        return o.batch_id, True
+
+    async def commit(self, step: Step) -> None:
+        """Write one step, all of it or nothing."""
+        rollouts = [schema.update_row(r) for r in step.rollouts.values()]
+        results = [schema.result_row(p) for p in step.published]
+        batches = [(int(b.cancelled), b.contract_error, b.finished_at, b.batch_id) for b in step.batches.values()]
+        opened = [(s.session_id, s.batch_id, s.since) for s in step.stops_opened]
+        closed = [(s,) for s in step.stops_closed]
+        db = self._writer
+        async with self._writing:
+            try:
+                await db.executemany(schema.UPDATE_ROLLOUT, rollouts)
+                await db.executemany("INSERT INTO results VALUES (?, ?, ?, ?, ?)", results)
+                await db.executemany("INSERT INTO stops VALUES (?, ?, ?)", opened)
+                await db.executemany("DELETE FROM stops WHERE session_id = ?", closed)
+                await db.executemany(
+                    "UPDATE batches SET cancelled = ?, contract_error = ?, finished_at = ? WHERE batch_id = ?", batches
+                )
+                await db.commit()
+            except BaseException:
+                await db.rollback()
+                raise
+
+    async def purge(self, finished_before: float) -> int:
+        """Delete batches finished before then whose sessions are all stopped; how many."""
+        db = self._writer
+        old = (
+            "SELECT batch_id FROM batches WHERE finished_at < ? "
+            "AND batch_id NOT IN (SELECT batch_id FROM stops)"
+        )  # fmt: skip
+        async with self._writing:
+            try:
+                for table in ("groups", "rollouts", "results"):
+                    await db.execute(f"DELETE FROM {table} WHERE batch_id IN ({old})", (finished_before,))
+                gone = await db.execute(f"DELETE FROM batches WHERE batch_id IN ({old})", (finished_before,))
+                await db.commit()
+            except BaseException:
+                await db.rollback()
+                raise
+        return gone.rowcount
+
+    # Reading.
+
+    async def known_batch(self, key: str, fingerprint: str) -> str | None:
+        """The batch an idempotency key stands for.
+
+        Raises:
+            Conflict: it stands for another body.
+        """
+        return await self._known(self._reader, key, fingerprint)
+
+    async def _known(self, db: aiosqlite.Connection, key: str, fingerprint: str) -> str | None:
+        row = await _one(db, "SELECT batch_id, fingerprint FROM batches WHERE idempotency_key = ?", (key,))
+        if row is None:
+            return None
+        if row[1] != fingerprint:
+            raise Conflict(f"Idempotency-Key {key!r:.80} was used with another body, for batch {row[0]}")
+        return str(row[0])
+
+    async def unfinished(self) -> list[tuple[Batch, list[Stop]]]:
+        """Every batch with something left to do, in order of arrival, with its sessions to stop."""
+        rows = await _all(
+            self._reader,
+            "SELECT document, total, created_at, cancelled, contract_error, finished_at FROM batches "
+            "WHERE finished_at IS NULL OR batch_id IN (SELECT batch_id FROM stops) ORDER BY position",
+        )
+        return [await self._unfinished_batch(row) for row in rows]
+
+    async def _unfinished_batch(self, row: Any) -> tuple[Batch, list[Stop]]:
+        order = Order.model_validate_json(row[0])
+        marks = ", ".join("?" * len(_TERMINAL))
+        open_rollouts = await _all(
+            self._reader,
+            f"{schema.SELECT_ROLLOUT} WHERE batch_id = ? AND state NOT IN ({marks}) ORDER BY ordinal",
+            (order.batch_id, *_TERMINAL),
+        )
+        rollouts = {r.ordinal: r for r in map(schema.rollout_of, open_rollouts)}
+        counts = await self._counts(order.batch_id)
+        batch = Batch(
+            order=order,
+            total=row[1],
+            created_at=row[2],
+            rollouts=rollouts,
+            published=row[1] - len(rollouts),
+            usable=counts.get(RolloutState.SUCCEEDED, 0),
+            cancelled=bool(row[3]),
+            contract_error=row[4],
+            finished_at=row[5],
+        )
+        stops = await _all(self._reader, "SELECT session_id, since FROM stops WHERE batch_id = ?", (order.batch_id,))
+        return batch, [Stop(order.batch_id, s[0], s[1]) for s in stops]
+
+    async def payload(self, batch_id: str, group: int) -> dict[str, Any]:
+        """The payload of the batch's ``group``-th group, from 0."""
+        row = await _one(
+            self._reader, "SELECT payload FROM groups WHERE batch_id = ? AND position = ?", (batch_id, group)
+        )
+        if row is None:
+            raise NotFound(f"batch {batch_id} has no group at position {group}")
+        value: dict[str, Any] = orjson.loads(row[0])
+        return value
+
+    async def _counts(self, batch_id: str) -> dict[RolloutState, int]:
+        rows = await _all(
+            self._reader, "SELECT state, count(*) FROM rollouts WHERE batch_id = ? GROUP BY state", (batch_id,)
+        )
+        return {RolloutState(state): n for state, n in rows}
+
+    async def status(self, batch_id: str) -> BatchStatus:
+        """Raises NotFound."""
+        row = await _one(
+            self._reader,
+            "SELECT document, total, created_at, cancelled, contract_error, finished_at FROM batches "
+            "WHERE batch_id = ?",
+            (batch_id,),
+        )
+        if row is None:
+            raise NotFound(f"no batch {batch_id!r:.80}: it never was, or it finished and its results' time is over")
+        failures = await _all(
+            self._reader,
+            "SELECT json_extract(failure, '$.type'), count(*) FROM rollouts WHERE batch_id = ? AND state = ? "
+            "GROUP BY 1",
+            (batch_id, RolloutState.FAILED.value),
+        )
+        state = BatchState.FINISHED if row[5] is not None else BatchState.CANCELLING if row[3] else BatchState.RUNNING
+        return BatchStatus(
+            batch_id=batch_id,
+            experiment_id=Order.model_validate_json(row[0]).experiment_id,
+            state=state,
+            created_at=row[2],
+            finished_at=row[5],
+            total=row[1],
+            counts=await self._counts(batch_id),
+            failures={str(kind): n for kind, n in failures},
+            contract_error=row[4],
+        )
+
+    async def batch_ids(self, limit: int) -> list[str]:
+        """Newest first."""
+        rows = await _all(self._reader, "SELECT batch_id FROM batches ORDER BY position DESC LIMIT ?", (limit,))
+        return [str(row[0]) for row in rows]
+
+    async def views(self, batch_id: str) -> list[RolloutView]:
+        """Every rollout of a batch in order; empty for an unknown one."""
+        rows = await _all(self._reader, f"{schema.SELECT_ROLLOUT} WHERE batch_id = ? ORDER BY ordinal", (batch_id,))
+        return [schema.view_of(schema.rollout_of(row)) for row in rows]
+
+    async def results(
+        self, batch_id: str, cursor: int, limit: int, max_bytes: int
+    ) -> tuple[list[StoredResult], int, int]:
+        """(results after ``cursor``; how many there are in all; how many there will be).
+
+        At least one result if there is any, then as many as fit ``limit`` and ``max_bytes``.
+
+        Raises:
+            NotFound: no such batch.
+            Unprocessable: ``cursor`` is beyond the last result.
+        """
+        row = await _one(
+            self._reader,
+            "SELECT total, (SELECT count(*) FROM results r WHERE r.batch_id = b.batch_id) FROM batches b "
+            "WHERE batch_id = ?",
+            (batch_id,),
+        )
+        if row is None:
+            raise NotFound(f"no batch {batch_id!r:.80}: it never was, or it finished and its results' time is over")
+        total, there = row
+        if cursor > there:
+            raise Unprocessable(f"cursor {cursor} is beyond the last result {there}: pass a cursor from this batch")
+        found: list[StoredResult] = []
+        size = 0
+        query = "SELECT seq, document, trajectory FROM results WHERE batch_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+        async with self._reader.execute(query, (batch_id, cursor, limit)) as rows:
+            async for seq, document, trajectory in rows:
+                size += len(document) + len(trajectory or b"")
+                if found and size > max_bytes:
+                    break
+                found.append(StoredResult(seq, document, trajectory))
+        return found, there, total
+
+
+async def _one(db: aiosqlite.Connection, query: str, args: tuple[Any, ...] = ()) -> Any:
+    async with db.execute(query, args) as rows:
+        return await rows.fetchone()
+
+
+async def _all(db: aiosqlite.Connection, query: str, args: tuple[Any, ...] = ()) -> list[Any]:
+    async with db.execute(query, args) as rows:
+        return list(await rows.fetchall())
+
+
+def _lock(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(path.name + ".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        lock.close()
+        raise StateUnusable(f"{path} is in use by another dispatcher: give each its own state_path") from e
+    return lock
+
+
+@asynccontextmanager
+async def open_store(path: Path) -> AsyncIterator[SqliteStore]:
+    """Open or make the state file.
+
+    Raises:
+        StateUnusable: held by another dispatcher, or written by another version.
+        OSError, sqlite3.Error: cannot be read or written.
+    """
+    lock = await asyncio.to_thread(_lock, path)
+    try:
+        async with aiosqlite.connect(path) as writer, aiosqlite.connect(path) as reader:
+            await writer.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + schema.SCHEMA)
+            await reader.executescript("PRAGMA query_only = ON; PRAGMA busy_timeout = 10000;")
+            await _settle_meta(writer, path)
+            row = await _one(reader, "SELECT value FROM meta WHERE key = 'secret'")
+            yield SqliteStore(writer, reader, bytes.fromhex(row[0]))
+    finally:
+        await asyncio.to_thread(lock.close)
+
+
+async def _settle_meta(db: aiosqlite.Connection, path: Path) -> None:
+    insert = "INSERT OR IGNORE INTO meta VALUES (?, ?)"
+    await db.executemany(insert, [("version", str(schema.VERSION)), ("secret", secrets.token_hex(32))])
+    await db.commit()
+    version = (await _one(db, "SELECT value FROM meta WHERE key = 'version'"))[0]
+    if version != str(schema.VERSION):
+        raise StateUnusable(f"{path} has schema version {version}; this build writes {schema.VERSION}")
+
+
+def fresh_batch(order: Order, groups: Iterable[Group], now: float) -> Batch:
+    """A batch as it arrives: every rollout pending, in order."""
+    rollouts: dict[int, Rollout] = {}
+    for position, g in enumerate(groups):
+        for index in range(g.n):
+            n = len(rollouts)
+            rollouts[n] = Rollout(batch_id=order.batch_id, ordinal=n, group=position, group_id=g.group_id, index=index)
+    return Batch(order=order, total=len(rollouts), created_at=now, rollouts=rollouts)

@@ -1,0 +1,65 @@
+"""Fixtures of the dispatcher's tests: a scripted gateway, settings on a fresh bucket, batches of scripted agents."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollway_dispatcher.settings import DispatcherSettings
+from tests.dispatcher.harness import agent_pids, kill_all, process_runtime
+from tests.dispatcher.scripted_gateway import ScriptedGateway
+from tests.kit.object_storage import Bucket
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[ScriptedGateway]:
+    async with ScriptedGateway() as made:
+        yield made
+
+
+@pytest.fixture
+def runs_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def state_path(tmp_path: Path) -> Iterator[Path]:
+    """Where the dispatcher keeps its state; agents that outlive the test are killed."""
+    path = tmp_path / "state" / "dispatcher.sqlite3"
+    yield path
+    kill_all(agent_pids(path))
+
+
+@pytest.fixture
+def settings(s3: Bucket, gateway: ScriptedGateway, state_path: Path) -> DispatcherSettings:
+    return DispatcherSettings(
+        port=0,
+        gateway_url=gateway.url,
+        s3_endpoint_url=s3.endpoint_url,
+        s3_bucket=s3.name,
+        region=s3.region,
+        state_path=state_path,
+        allow_process_runtime=True,
+        poll_interval_s=0.1,
+        heartbeat_interval_s=0.2,
+        heartbeat_window_s=2.0,
+    )
+
+
+@pytest.fixture
+def batch(runs_dir: Path) -> Callable[..., dict[str, Any]]:
+    """``batch([{payload}, …], n=…, **fields)``: a request whose agents are scripted by their payloads."""
+
+    def make(payloads: list[dict[str, Any]], n: int = 1, **fields: Any) -> dict[str, Any]:
+        groups = [
+            {"group_id": f"g{i}", "n": n, "payload": {"runs": str(runs_dir), **p}} for i, p in enumerate(payloads)
+        ]
+        return {"groups": groups, "runtime": process_runtime(), "experiment_id": "exp", **copy.deepcopy(fields)}
+
+    return make
