@@ -1,0 +1,127 @@
+"""The whole chain as real processes: S3, emulator, gateway, dispatcher, a scripted engine, an agent per session."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollway_driver.client import DispatcherClient, GatewayClient
+from rollway_wire.batch import AgentCoreRuntime, BatchRequest, Capture, Group, Limits
+from rollway_wire.gateway import WorkerSpec
+from tests.kit.deadlines import until
+from tests.kit.object_storage import Bucket
+from tests.kit.services import Service, Services
+
+AGENTS = Path(__file__).parent / "agents"
+ARN = "arn:aws:bedrock-agentcore:us-west-2:000000000000:runtime/caller"
+
+
+@dataclass
+class Chain:
+    """Everything between a trainer and an engine; restartable piece by piece."""
+
+    services: Services
+    bucket: Bucket
+    folder: Path
+    emulator: Service
+    gateway: Service
+    dispatcher_env: dict[str, str]
+    dispatcher: Service
+    clients: list[Any] = field(default_factory=list)
+
+    @property
+    def diary(self) -> Path:
+        return self.folder / "diary.jsonl"
+
+    def runs(self) -> list[dict[str, Any]]:
+        """One entry per time an agent was run."""
+        return [json.loads(x) for x in self.diary.read_text().splitlines()] if self.diary.exists() else []
+
+    def batches(self) -> DispatcherClient:
+        client = DispatcherClient(self.dispatcher.url)
+        self.clients.append(client)
+        return client
+
+    def trainer(self) -> GatewayClient:
+        client = GatewayClient(self.gateway.url)
+        self.clients.append(client)
+        return client
+
+    def engine(self, text: str) -> Service:
+        """A scripted engine, as a process, that answers every call with ``text``."""
+        engine = self.services.spawn(f"engine-{text}", ["-m", "tests.kit.scripted_engine", "--text", text])
+        engine.url = until(lambda: engine.logs().strip(), "the scripted engine's address")
+        return engine
+
+    def pool(self, name: str, engine: Service, policy_version: int = 0) -> None:
+        with GatewayClient(self.gateway.url) as gateway:
+            gateway.add_worker(WorkerSpec(url=engine.url), name)
+            gateway.open_pool(name, policy_version)
+
+    def request(
+        self, pool: str, groups: int = 2, n: int = 2, limits: Limits | None = None, **payload: Any
+    ) -> BatchRequest:
+        return BatchRequest(
+            experiment_id=pool,
+            groups=[
+                Group(group_id=f"g{g}", n=n, payload={"prompt": f"question {g}", "diary": str(self.diary), **payload})
+                for g in range(groups)
+            ],
+            runtime=AgentCoreRuntime(agent_runtime_arn=ARN, endpoint_url=self.emulator.url),
+            model_id="scripted",
+            capture=Capture(pool=pool),
+            limits=limits or Limits(rollout_timeout_s=90, max_attempts=1),
+        )
+
+    def restart_dispatcher(self) -> None:
+        """Start it again on the same port and state after it was killed."""
+        port = {"ROLLWAY_DISPATCHER_PORT": str(self.dispatcher.port)}
+        self.dispatcher = start_dispatcher(self.services, {**self.dispatcher_env, **port})
+
+
+def start_dispatcher(services: Services, env: dict[str, str]) -> Service:
+    return services.start("dispatcher", ["-m", "rollway_dispatcher"], env=env)
+
+
+@pytest.fixture
+def chain(services: Services, s3: Bucket, tmp_path: Path) -> Iterator[Chain]:
+    agents = tmp_path / "agents.json"
+    spec = {
+        "arn": ARN,
+        "command": [sys.executable, str(AGENTS / "caller.py")],
+        "cwd": str(AGENTS),
+        "env": {"AWS_ENDPOINT_URL_S3": s3.endpoint_url, "AWS_ACCESS_KEY_ID": "t", "AWS_SECRET_ACCESS_KEY": "t",
+                "AWS_DEFAULT_REGION": "us-west-2"},
+    }  # fmt: skip
+    agents.write_text(json.dumps({"agents": [spec]}))
+    emulator = services.start(
+        "emulator", ["-m", "rollway_emulator"],
+        env={"ROLLWAY_EMULATOR_AGENTS": str(agents), "ROLLWAY_EMULATOR_STATE_DIR": str(tmp_path / "emulator")},
+    )  # fmt: skip
+    gateway = services.start("gateway", ["-m", "rollway_gateway"], env={"ROLLWAY_GATEWAY_PORT": "0"})
+    env = {
+        "ROLLWAY_DISPATCHER_PORT": "0",
+        "ROLLWAY_DISPATCHER_GATEWAY_URL": gateway.url,
+        "ROLLWAY_DISPATCHER_S3_ENDPOINT_URL": s3.endpoint_url,
+        "ROLLWAY_DISPATCHER_S3_BUCKET": s3.name,
+        "ROLLWAY_DISPATCHER_REGION": "us-west-2",
+        "ROLLWAY_DISPATCHER_STATE_PATH": str(tmp_path / "dispatcher.sqlite"),
+        "ROLLWAY_DISPATCHER_HEARTBEAT_INTERVAL_S": "0.5",
+        "ROLLWAY_DISPATCHER_HEARTBEAT_WINDOW_S": "5",
+    }
+    made = Chain(services, s3, tmp_path, emulator, gateway, env, start_dispatcher(services, env))
+    yield made
+    for client in made.clients:
+        client.close()
+
+
+@pytest.fixture
+def pool_name() -> Callable[[], str]:
+    return lambda: f"p{uuid.uuid4().hex[:8]}"
