@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 
-import boto3
+import boto3  # type: ignore[import-untyped]
 import structlog
 from botocore.config import Config
 from moto.server import ThreadedMotoServer
