@@ -23,7 +23,7 @@ from tests.kit.vllm_server import VllmServer, running_vllm
 
 REGION = "us-west-2"
 CLEAN_PREFIXES = ("AWS_", "ROLLWAY_", "OPENAI_", "ANTHROPIC_", "VLLM_", "VERL_")
-KEPT = frozenset({"ROLLWAY_TRAINER_PYTHON", "ROLLWAY_TEST_MODEL"})
+KEPT = frozenset({"ROLLWAY_AGENT_PYTHON", "ROLLWAY_TRAINER_PYTHON", "ROLLWAY_TEST_MODEL"})
 """Where the heavy tests find the trainer's environment and a model."""
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",

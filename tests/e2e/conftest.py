@@ -91,16 +91,26 @@ def start_dispatcher(services: Services, env: dict[str, str]) -> Service:
 
 
 @pytest.fixture
-def chain(services: Services, s3: Bucket, tmp_path: Path) -> Iterator[Chain]:
+def container_env(s3: Bucket) -> dict[str, str]:
+    """What an agent's container needs to reach S3."""
+    return {
+        "AWS_ENDPOINT_URL_S3": s3.endpoint_url,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": s3.region,
+    }
+
+
+@pytest.fixture
+def agent(container_env: dict[str, str]) -> dict[str, Any]:
+    """The emulator's entry for the agent under test; a module may have another."""
+    return {"command": [sys.executable, "{cwd}/caller.py"], "cwd": str(AGENTS), "env": container_env}
+
+
+@pytest.fixture
+def chain(services: Services, s3: Bucket, tmp_path: Path, agent: dict[str, Any]) -> Iterator[Chain]:
     agents = tmp_path / "agents.json"
-    spec = {
-        "arn": ARN,
-        "command": [sys.executable, str(AGENTS / "caller.py")],
-        "cwd": str(AGENTS),
-        "env": {"AWS_ENDPOINT_URL_S3": s3.endpoint_url, "AWS_ACCESS_KEY_ID": "t", "AWS_SECRET_ACCESS_KEY": "t",
-                "AWS_DEFAULT_REGION": "us-west-2"},
-    }  # fmt: skip
-    agents.write_text(json.dumps({"agents": [spec]}))
+    agents.write_text(json.dumps({"agents": [{"arn": ARN, **agent}]}))
     emulator = services.start(
         "emulator", ["-m", "rollway_emulator"],
         env={"ROLLWAY_EMULATOR_AGENTS": str(agents), "ROLLWAY_EMULATOR_STATE_DIR": str(tmp_path / "emulator")},
