@@ -31,12 +31,17 @@ class RolloutApp(BedrockAgentCoreApp):
         self.rollout_handler: Handler | None = None
         """The function that `rollout_entrypoint` decorated."""
         super().__init__(*args, **kwargs)
-        self.rollouts = Rollouts(ResultStore(), on_start=self.add_async_task, on_end=self.complete_async_task)
+        self.rollouts = self._open_rollouts()
         self._agents_lifespan = lifespan
         self.router.lifespan_context = self._lifespan
 
+    def _open_rollouts(self) -> Rollouts:
+        return Rollouts(ResultStore(), on_start=self.add_async_task, on_end=self.complete_async_task)
+
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[Any]:
+        if self.rollouts.closed:  # served a second time in one process, as tests do
+            self.rollouts = self._open_rollouts()
         if self._agents_lifespan is None:
             try:
                 yield None

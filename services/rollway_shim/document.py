@@ -51,7 +51,7 @@ def error_document(raised: Raised, invocation: Invocation, echo: dict[str, Any] 
 def _result(value: Any) -> dict[str, Any]:
     result = to_json(value)
     if not isinstance(result, dict):
-        raise TypeError(f"the agent must return a dict to be saved, got {type(value).__name__}")
+        raise TypeError(f"the agent must return a dict, got {type(value).__name__}")
     result.setdefault("status_code", 200)
     result.setdefault("stop_reason", "end_turn")
     if not isinstance(result["status_code"], int) or isinstance(result["status_code"], bool):

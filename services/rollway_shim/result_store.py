@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
+import boto3
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -79,6 +79,8 @@ class ResultStore:
             try:
                 self._s3().put_object(Bucket=bucket, Key=key, Body=body, ContentType="application/json")
                 return
+            except ValueError as e:
+                raise SaveFailed(f"cannot save s3://{bucket}/{key}: S3 is not set up rightly: {e}") from e
             except (ClientError, BotoCoreError) as e:
                 where = f"s3://{bucket}/{key} ({len(body)} bytes)"
                 if not is_transient(e) or attempt == ATTEMPTS:

@@ -42,6 +42,10 @@ class Rollouts:
         self._savers = ThreadPoolExecutor(_SAVERS, thread_name_prefix="rollout-save")
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def start(self, handler: Handler, payload: Any, context: Any) -> Invocation:
         """Start the rollout that ``payload`` asks for, unless this process runs or ran it already. Does not block.
 

@@ -6,6 +6,8 @@ import asyncio
 import functools
 import json
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -286,6 +288,36 @@ def test_async_agents_share_one_event_loop(bucket: Bucket) -> None:
         for receipt in [client.invoke({"_rollout": bucket.rollout()})[1] for _ in range(3)]:
             bucket.saved(receipt)
     assert len(loops) == 1
+
+
+def test_the_agents_own_lifespan_outlasts_its_rollouts_and_the_app_can_be_served_again(bucket: Bucket) -> None:
+    """What the agent opened is still open while its rollouts unwind at shutdown, and a second start is a fresh one."""
+    told: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
+        told.append("open")
+        yield {"pool": 1}
+        told.append("close")
+
+    app = RolloutApp(lifespan=lifespan)
+
+    @app.rollout_entrypoint
+    async def agent(payload: dict[str, Any]) -> dict[str, Any]:
+        try:
+            told.append("run")
+            await asyncio.sleep(3600)
+        finally:
+            told.append("unwind")
+        return {}
+
+    for _ in range(2):
+        with serving(app) as client:
+            _, receipt = client.invoke({"_rollout": bucket.rollout()})
+            wait_for("the agent runs", lambda: told[-1] == "run")
+        assert told == ["open", "run", "unwind", "close"]
+        assert (bucket.read(receipt["result_key"]) or {})["stop_reason"] == "cancelled"
+        told.clear()
 
 
 def test_a_function_that_cannot_be_an_agent_is_refused_where_it_is_decorated() -> None:

@@ -73,6 +73,12 @@ def test_a_refusal_is_not_tried_again(bucket: Bucket) -> None:
         ResultStore(lambda: bucket.s3).put("no-such-" + bucket.name, "k", {})
 
 
+def test_an_s3_endpoint_that_is_no_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "not a url")
+    with pytest.raises(SaveFailed, match=r"not set up rightly.*not a url"):
+        ResultStore().put("bucket", "k", {})
+
+
 def test_stop_ends_the_waiting() -> None:
     client = _client(f"http://127.0.0.1:{free_port()}")
     store = ResultStore(lambda: client)
