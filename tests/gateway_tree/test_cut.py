@@ -7,12 +7,12 @@ import time
 from array import array
 
 import pytest
-from tests.gateway_tree.sessions import turn
 
 from rollway_gateway.tree import cut
 from rollway_wire.codec import dump_packed, load_packed, load_trajectory, trajectory_tree
 from rollway_wire.problems import ContractViolation
 from rollway_wire.tokens import Trajectory
+from tests.gateway_tree.sessions import turn
 
 
 def rows(trajectory: Trajectory) -> list[tuple[str, ...]]:

@@ -6,10 +6,10 @@ from array import array
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gateway_tree.sessions import extends, turn
 
 from rollway_gateway.tree import cut
 from rollway_wire.tokens import NO_VERSION, Turn
+from tests.gateway_tree.sessions import extends, turn
 
 
 @st.composite

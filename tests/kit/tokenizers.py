@@ -25,7 +25,7 @@ NAMES = (
     "command_r_plus",
     "internlm2",
 )
-"""Packages ``@lenml/tokenizer-{name}``: tokenizer.json and tokenizer_config.json as the models publish them, no weights."""
+"""Packages ``@lenml/tokenizer-{name}``: tokenizer.json and tokenizer_config.json of published models, no weights."""
 ROOT = Path(__file__).resolve().parents[2] / ".work" / "tokenizers"
 
 

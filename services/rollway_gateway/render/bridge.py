@@ -110,10 +110,12 @@ class DifferenceBridge:
     ) -> array[int] | Drift:
         if not new or new[-1].get("role") == "assistant":
             return Drift(DriftReason.PREFILL, "the request ends with an assistant message")
-        if open_reasoning(self._template, turn, self._ends):
-            return Drift(DriftReason.REASONING_OPEN, "the answer ended before its reasoning did")
+        before = self._around(history)
+        closed = bool(turn.completion_ids) and turn.completion_ids[-1] in self._ends
         try:
-            found = self._tail(turn, self._around(history), new, options)
+            if not closed and self._stops_in_reasoning(turn, before, options):
+                return Drift(DriftReason.REASONING_OPEN, "the answer ended before its reasoning did")
+            found = self._tail(turn, before, new, options)
         except (Refused, BadRequest) as e:
             return Drift(DriftReason.REFUSED, e.detail)
         if isinstance(found, Drift):
@@ -122,8 +124,19 @@ class DifferenceBridge:
         ids = self._vocabulary.encode(closer + tail)
         if not ids or ids[0] != self._closers[closer]:
             return Drift(DriftReason.NO_CLOSER, f"{closer!r} is not one token where it closes the answer")
-        closed = bool(turn.completion_ids) and turn.completion_ids[-1] in self._ends
         return ids[1:] if closed else ids
+
+    def _stops_in_reasoning(self, turn: ExactTurn, before: list[Message], options: Options) -> bool:
+        """Whether an answer without a closing token ended inside a ``<think>`` block, its own or its header's."""
+        start, end = (self._vocabulary.id_of(t) for t in ("<think>", "</think>"))
+        if start is None or end is None:
+            return False
+        head = self._template.text(before, options, prompt=False)
+        header = self._template.text(before, options).removeprefix(head)
+        inside = header.rfind("<think>") > header.rfind("</think>")
+        for token_id in turn.completion_ids:
+            inside = token_id == start or (inside and token_id != end)
+        return inside
 
     def _around(self, history: Sequence[Message]) -> list[Message]:
         if self.window == "session":
@@ -160,18 +173,6 @@ class DifferenceBridge:
         return closer, tail[end:]
 
 
-def open_reasoning(template: Template, turn: ExactTurn, ends: frozenset[int]) -> bool:
-    """Whether an answer without a closing token stopped inside a ``<think>`` block."""
-    if turn.completion_ids and turn.completion_ids[-1] in ends:
-        return False
-    start, end = template.vocabulary.id_of("<think>"), template.vocabulary.id_of("</think>")
-    if start is None or end is None:
-        return False
-    ids = turn.prompt_suffix[-8:] + turn.completion_ids
-    last = {i: n for n, i in enumerate(ids) if i in (start, end)}
-    return last.get(start, -1) > last.get(end, -1)
-
-
 class _Marks:
     """Three texts that occur in none of the messages, to stand for an answer, its reasoning and what follows it."""
 
@@ -188,8 +189,10 @@ class _Marks:
         calls = turn.answer.get("tool_calls")
         if calls:
             marked["tool_calls"] = [self._call(c) for c in calls]
-        if turn.reasoning:
+        if turn.reasoning == "field":
             marked["reasoning"] = self.reasoning
+        elif turn.reasoning == "inline":
+            marked["content"] = f"<think>\n{self.reasoning}\n</think>\n\n{self.text}"
         return marked
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 Message = Mapping[str, Any]
 _THINK, _END_THINK = "<think>", "</think>"
@@ -45,11 +45,11 @@ def canonical(message: Message, calls: Sequence[Any] = ()) -> list[Any]:
     return [role, text, others, message.get("name")]
 
 
-def has_reasoning(message: Message) -> bool:
-    """Whether an answer carries reasoning, in a field of its own or inside its content."""
+def reasoning_style(message: Message) -> Literal["", "field", "inline"]:
+    """Where an answer carries reasoning: nowhere, in a field of its own, or inside its content."""
     if any(message.get(key) for key in ("reasoning", "reasoning_content")):
-        return True
-    return _END_THINK in _content(message.get("content"))[0]
+        return "field"
+    return "inline" if _END_THINK in _content(message.get("content"))[0] else ""
 
 
 def _content(content: Any) -> tuple[str, list[Any]]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollway_gateway.tree.canonical import Message, call_ids, digest, has_reasoning
+from rollway_gateway.tree.canonical import Message, call_ids, digest, reasoning_style
 from rollway_wire.problems import ContractViolation
 from rollway_wire.tokens import IDS
 
@@ -40,8 +40,8 @@ class ExactTurn:
         """int32: as sampled, closing token included."""
         self.answer = answer
         """The assistant message as the agent was given it."""
-        self.reasoning: bool = has_reasoning(answer) or (extends is not None and extends.reasoning)
-        """Whether the ids hold reasoning, of this turn or of one it extends."""
+        self.reasoning: str = reasoning_style(answer) or ("" if extends is None else extends.reasoning)
+        """How the answers in the ids carry reasoning, this one's or one's that it extends; empty where none does."""
         self.end: int = (0 if extends is None else extends.end) + len(prompt_suffix) + len(completion_ids)
         """Tokens from the start of the sequence to the end of this answer."""
 
