@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import boto3
+import boto3  # type: ignore[import-untyped]
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
