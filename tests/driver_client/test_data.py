@@ -138,7 +138,11 @@ def test_a_missing_file_is_named(tmp_path: Path, capsys) -> None:
     assert "train.jsonl: No such file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [ConnectionError("Couldn't reach 'openai/gsm8k' on the Hub"), ValueError("no split")])
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionError("Couldn't reach 'openai/gsm8k' on the Hub"), ValueError("no split")],
+    ids=["unreachable", "unusable"],
+)
 def test_a_hub_out_of_reach_says_what_to_do(tmp_path: Path, monkeypatch, capsys, error: Exception) -> None:
     """The error names every way on: mirror, copied cache, files, and the task that needs no download."""
 

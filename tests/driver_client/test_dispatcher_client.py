@@ -16,6 +16,9 @@ from tests.driver_client.scripted_dispatcher import ScriptedDispatcher, cut_off,
 from tests.driver_client.severable_link import severable_link
 from tests.kit.deadlines import eventually, until
 
+LOST = {"502": unwell(502), "503": unwell(503), "504": unwell(504), "torn": torn, "cut_off": cut_off}
+"""Answers that do not arrive as they were sent."""
+
 
 def _end_all(script: ScriptedDispatcher, tokens: int = 0) -> None:
     def end(batch):
@@ -62,7 +65,7 @@ def test_a_long_poll_wakes_when_something_finishes(script: ScriptedDispatcher) -
         assert [f.rollout.group_id for f in page.results] == ["g0"] and not page.finished
 
 
-@pytest.mark.parametrize("fault", [unwell(502), unwell(503), unwell(504), torn, cut_off], ids=repr)
+@pytest.mark.parametrize("fault", list(LOST.values()), ids=list(LOST))
 def test_a_repeated_post_starts_one_batch(script: ScriptedDispatcher, fault) -> None:
     """The answer to a POST that did its work is lost: the POST repeated finds the batch it made."""
     script.faults["submit"].append(fault)
@@ -81,7 +84,7 @@ def test_two_submits_are_two_batches_and_a_key_makes_them_one(script: ScriptedDi
             client.submit(a_request(5), idempotency_key="k")
 
 
-@pytest.mark.parametrize("fault", [unwell(502), unwell(503), unwell(504), unwell(429), torn, cut_off], ids=repr)
+@pytest.mark.parametrize("fault", [*LOST.values(), unwell(429)], ids=[*LOST, "429"])
 def test_a_faulty_page_is_asked_for_again(script: ScriptedDispatcher, fault) -> None:
     """A page lost or damaged on the way is read again from the same cursor: nothing lost, nothing doubled."""
     _end_all(script, tokens=3)
