@@ -30,8 +30,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     settings = load(EmulatorSettings, **vars(parser().parse_args(arguments)))
     try:
-        logs.configure("emulator", settings.log_level, settings.log_json)
         agents = load_agents(settings.agents)
+        logs.configure("emulator", settings.log_level, settings.log_json)
     except AgentsFileError as e:
         sys.stderr.write(f"refusing to start: ROLLWAY_EMULATOR_AGENTS: {e}\n")
         raise SystemExit(2) from e

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import aiohttp
 import structlog
@@ -27,6 +27,7 @@ log = structlog.get_logger()
 
 _PASSED_BACK = ("content-type", "mcp-session-id", "mcp-protocol-version", "traceparent", "tracestate", "baggage")
 _SHOWN_BYTES = 500
+_EXIT_NOTICED_S = 0.5
 
 
 class CallerLeft(Exception):
@@ -94,8 +95,9 @@ class Invocation:
 
     async def _lost(self, error: Exception) -> RuntimeClientError:
         # The connection breaks a moment before the exit is noticed; the exit is the better explanation.
-        if self._session.takes_calls:
-            await asyncio.sleep(0.1)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EXIT_NOTICED_S):
+                await self._session.over()
         return RuntimeClientError(f"{type(error).__name__} while answering; {self._session.epitaph()}")
 
     async def _first_bytes(self, answer: aiohttp.ClientResponse) -> str:

@@ -124,7 +124,12 @@ class Session:
             raise RuntimeClientError(self.epitaph())
         return self.port
 
+    async def over(self) -> None:
+        """Wait until it takes no more calls; its processes may still live."""
+        await self._over.wait()
+
     async def ended(self) -> None:
+        """Wait until none of its processes lives."""
         await self._ended.wait()
 
     def epitaph(self) -> str:

@@ -36,7 +36,7 @@ def test_a_copied_source_is_where_cwd_points() -> None:
 
 
 def test_the_emulators_own_variables_win_and_the_agents_win_over_what_is_inherited() -> None:
-    plan = _plan({"PATH": "/bin", "LANG": "C"}, env={"LANG": "de", "PORT": "8080", "HOME": "/root"})
+    plan = _plan({"PATH": "/bin", "LANG": "C"}, env={"LANG": "de", "PORT": "8080", "HOME": "/elsewhere"})
     assert plan.env == {
         "PATH": "/bin",
         "LANG": "de",

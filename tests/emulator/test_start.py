@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
+from rollway_emulator.__main__ import main
 from rollway_emulator.settings import EmulatorSettings
+from rollway_kit.serve import bind
 from tests.emulator.emulator_under_test import ARN, scripted_agent
 from tests.kit.services import Services
 
 
-def _refusal(services: Services, *arguments: str) -> str:
-    service = services.spawn("emulator", ["-m", "rollway_emulator", *arguments])
-    assert service.wait() == 2
-    return service.logs()
+def _refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    return capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -32,8 +35,8 @@ def _refusal(services: Services, *arguments: str) -> str:
         (["--agents", "missing.json"], "ROLLWAY_EMULATOR_AGENTS: missing.json"),
     ],
 )
-def test_a_wrong_setting_is_named(services: Services, arguments: list[str], named: str) -> None:
-    log = _refusal(services, *arguments)
+def test_a_wrong_setting_is_named(capsys: pytest.CaptureFixture[str], arguments: list[str], named: str) -> None:
+    log = _refusal(capsys, *arguments)
     assert "refusing to start" in log
     assert named in log
 
@@ -53,19 +56,37 @@ def test_a_wrong_setting_is_named(services: Services, arguments: list[str], name
         (json.dumps({"agents": [scripted_agent(chaos={"crash": {"after_s": -1}})]}), "chaos.crash.after_s"),
     ],
 )
-def test_a_wrong_agents_file_is_told_with_its_place(services: Services, tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_agents_file_is_told_with_its_place(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, told: str
+) -> None:
     path = tmp_path / "agents.json"
     path.write_text(text)
-    log = _refusal(services, "--agents", str(path))
+    log = _refusal(capsys, "--agents", str(path))
     assert "refusing to start: ROLLWAY_EMULATOR_AGENTS" in log
     assert told in log
 
 
-def test_help_lists_every_setting(services: Services) -> None:
-    service = services.spawn("emulator", ["-m", "rollway_emulator", "--help"])
-    assert service.wait() == 0
+def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
     for name in EmulatorSettings.model_fields:
-        assert f"--{name.replace('_', '-')}" in service.logs()
+        assert f"--{name.replace('_', '-')}" in shown
+
+
+def test_a_port_that_is_taken_and_a_wrong_log_level_refuse_to_start(services: Services, tmp_path: Path) -> None:
+    """As processes: these refusals come after the process's own logging or socket is set up."""
+    path = tmp_path / "agents.json"
+    path.write_text(json.dumps({"agents": [scripted_agent()]}))
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        both = [("--port", port, "cannot bind"), ("--log-level", "loud", "ROLLWAY_EMULATOR_LOG_LEVEL")]
+        for flag, value, told in both:
+            service = services.spawn("emulator", ["-m", "rollway_emulator", "--agents", str(path), flag, value])
+            assert service.wait() == 2
+            assert told in service.logs()
 
 
 def test_flags_and_toml_serve_as_well_as_variables_and_json(services: Services, tmp_path: Path) -> None:
