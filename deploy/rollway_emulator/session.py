@@ -2,6 +2,7 @@
 
 `Session.signal` is the only place that changes its state (`rollway_emulator.lifecycle`); `Session.run` is the one
 task that does the I/O the change asks for. Everybody else reads, signals, or waits.
+Longer than other files, so that one life is read in one place from start to end.
 """
 
 from __future__ import annotations
