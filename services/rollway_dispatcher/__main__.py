@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import signal
+import sqlite3
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rollway_dispatcher.app import create
 from rollway_dispatcher.settings import DispatcherSettings
+from rollway_dispatcher.store import open_store
 from rollway_kit import logs, serve
 from rollway_kit.settings import load
+from rollway_wire.problems import RollwayError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as e:
         sys.stderr.write(f"refusing to start: ROLLWAY_DISPATCHER_LOG_LEVEL: {e}\n")
         raise SystemExit(2) from e
+    asyncio.run(_check_state(settings.state_path))
     sock = serve.bind_or_refuse(settings)
     if settings.port == 0:  # agents must be told the port that was taken
         settings = settings.model_copy(update={"port": sock.getsockname()[1]})
@@ -47,6 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     serve.run(create(settings, on_crash), settings, service="dispatcher", drain_s=2, sock=sock, lifespan="on")
     if crashed:
         raise SystemExit(1)
+
+
+async def _check_state(path: Path) -> None:
+    """Exit with status 2 where the state file cannot be used, before an address is taken."""
+    try:
+        async with open_store(path):
+            return
+    except (RollwayError, OSError, sqlite3.Error) as e:
+        sys.stderr.write(f"refusing to start: ROLLWAY_DISPATCHER_STATE_PATH: {path}: {e}\n")
+        raise SystemExit(2) from e
 
 
 if __name__ == "__main__":

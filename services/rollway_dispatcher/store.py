@@ -284,7 +284,7 @@ def _lock(path: Path) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
         lock.close()
-        raise StateUnusable(f"{path} is in use by another dispatcher: give each its own state_path") from e
+        raise StateUnusable("in use by another dispatcher: give each its own") from e
     return lock
 
 
@@ -314,7 +314,7 @@ async def _settle_meta(db: aiosqlite.Connection, path: Path) -> None:
     await db.commit()
     version = (await _one(db, "SELECT value FROM meta WHERE key = 'version'"))[0]
     if version != str(schema.VERSION):
-        raise StateUnusable(f"{path} has schema version {version}; this build writes {schema.VERSION}")
+        raise StateUnusable(f"it has schema version {version}; this build writes {schema.VERSION}")
 
 
 def fresh_batch(order: Order, groups: Iterable[Group], now: float) -> Batch:

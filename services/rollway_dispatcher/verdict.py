@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from typing import Any
 
 from pydantic import ValidationError
@@ -62,7 +63,7 @@ def read_rewards(value: Any) -> list[float]:
     if not values:
         raise ValueError("rewards is an empty list")
     for v in values:
-        if isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v):
+        if isinstance(v, bool) or not isinstance(v, int | float) or not abs(v) <= sys.float_info.max:
             shown = "missing" if v is None and not isinstance(value, list) else f"{v!r:.60}"
             raise ValueError(f"rewards must be a finite number or a list of them, got {shown}")
     return [float(v) for v in values]

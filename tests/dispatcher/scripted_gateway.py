@@ -15,7 +15,7 @@ from rollway_wire.tokens import Ledger, Sequence, Trajectory, Turn
 
 
 class ScriptedGateway:
-    """``sessions`` and ``calls`` by session id; ``incomplete``: reason each new session's first seal gives, in order."""
+    """``sessions`` and ``calls`` by session id; ``incomplete``: reasons that new sessions' seals give, in order."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, dict[str, Any]] = {}

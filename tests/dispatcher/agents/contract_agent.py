@@ -1,7 +1,7 @@
 """An agent of the standard library alone that keeps the AgentCore contract, as a toolkit-built image does.
 
-What it does is scripted by its payload: ``reward``, ``act`` (ok, raise, die, die_once, hang, no_turn, spawn), ``wait_for`` (a
-file), ``reports`` (push, as the shim does; default no). Every run leaves one line in ``runs``/<session id>.
+What it does is scripted by its payload: ``reward``, ``act`` (ok, raise, die, die_once, hang, no_turn, spawn),
+``wait_for`` (a file), ``reports`` (push, as the shim does; default no). Each run adds a line to ``runs``/<session id>.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def agent(payload: dict, config: dict) -> dict:
     marker = Path(payload["runs"]) / f"died-{config['input_id']}"
     if act == "die" or (act == "die_once" and not marker.exists()):
         marker.touch()
+        time.sleep(0.5)  # long enough for the receipt to get out
         print("dying as told", flush=True)
         os._exit(17)
     if act == "hang":
@@ -72,7 +73,7 @@ def run(payload: dict, session: str) -> None:
         threading.Thread(target=beat, args=(config, session, over), daemon=True).start()
     try:
         result = {"status_code": 200, "stop_reason": "end_turn", **agent(payload, config)}
-    except Exception as e:
+    except Exception as e:  # noqa: BLE001 - whatever the agent raises is saved
         result = {"status_code": 500, "stop_reason": str(e), "traceback": f"ZeroDivisionError: {e}"}
     key = f"{config['exp_id']}/{config['input_id']}/{session}.json"
     result |= {"input_id": config["input_id"], "s3_bucket": config["s3_bucket"], "result_key": key, "payload": payload}

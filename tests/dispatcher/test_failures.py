@@ -1,0 +1,188 @@
+"""Rollouts that go wrong, with real agent processes: each failure has its type, its siblings and its stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollway_dispatcher.settings import DispatcherSettings
+from tests.dispatcher.harness import agent_pids, process_runtime, runs, serving
+from tests.dispatcher.scripted_gateway import ScriptedGateway
+from tests.kit.deadlines import eventually
+
+Make = Callable[..., dict[str, Any]]
+
+
+def only(results: list[dict[str, Any]], group: str) -> dict[str, Any]:
+    (found,) = [r["rollout"] for r in results if r["rollout"]["group_id"] == group]
+    return dict(found)
+
+
+@pytest.mark.parametrize("reports", [False, True], ids=["without-push", "with-push"])
+async def test_a_killed_agent_is_agent_died_and_its_siblings_are_fine(
+    settings: DispatcherSettings, batch: Make, runs_dir: Path, tmp_path: Path, state_path: Path, reports: bool
+) -> None:
+    gate = tmp_path / "go"
+    async with serving(settings) as api:
+        payload = {"reward": 1, "wait_for": str(gate), "reports": reports}
+        made = await api.submit(batch([payload, payload, payload], limits={"max_attempts": 1}))
+        await api.until_state(made["batch_id"], "running", 3)
+        victim = (await api.rollouts(made["batch_id"]))[1]
+        pid = next(p for p in agent_pids(state_path) if _session_of(p) == victim["session_id"])
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            first = await api.page(made["batch_id"], wait_s=30)
+        assert [r["rollout"]["group_id"] for r in first["results"]] == ["g1"], "noticed before any sibling is done"
+        await asyncio.to_thread(gate.touch)
+        results = await api.results(made["batch_id"])
+    dead = only(results, "g1")
+    assert dead["state"] == "failed"
+    assert dead["failure"]["type"] == "agent_died"
+    assert "SIGKILL" in dead["failure"]["message"]
+    assert dead["rewards"] is None
+    assert only(results, "g0")["rewards"] == only(results, "g2")["rewards"] == [1.0]
+    assert set(runs(runs_dir).values()) == {1}
+
+
+async def test_an_agent_that_died_once_is_run_again_under_a_new_session(
+    settings: DispatcherSettings, batch: Make, runs_dir: Path, state_path: Path
+) -> None:
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"reward": 1, "act": "die_once"}], limits={"max_attempts": 2}))
+        (result,) = await api.results(made["batch_id"])
+        assert result["rollout"]["state"] == "succeeded"
+        assert result["rollout"]["attempt"] == 2
+        assert len(runs(runs_dir)) == 2, "two sessions"
+        assert set(runs(runs_dir).values()) == {1}
+        await eventually(lambda: not agent_pids(state_path), "both sessions are stopped")
+
+
+async def test_attempts_end_at_the_limit_and_the_last_words_are_told(
+    settings: DispatcherSettings, batch: Make, runs_dir: Path
+) -> None:
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"act": "die"}], limits={"max_attempts": 2}))
+        (result,) = await api.results(made["batch_id"])
+    assert result["rollout"]["failure"]["type"] == "agent_died"
+    assert "status 17" in result["rollout"]["failure"]["message"]
+    assert "dying as told" in result["rollout"]["failure"]["message"]
+    assert result["rollout"]["attempt"] == 2
+    assert len(runs(runs_dir)) == 2
+
+
+async def test_agent_errors_no_turns_and_missing_rewards_are_typed_and_not_tried_again(
+    settings: DispatcherSettings, batch: Make, runs_dir: Path
+) -> None:
+    async with serving(settings) as api:
+        payloads = [{"act": "raise"}, {"reward": 1, "act": "no_turn"}, {}, {"reward": float(3)}]
+        made = await api.submit(batch(payloads, limits={"max_attempts": 3}))
+        results = await api.results(made["batch_id"])
+        status = await api.status(made["batch_id"])
+    assert only(results, "g0")["failure"] == {
+        "type": "agent_error",
+        "message": "the agent raised (status 500): told to raise",
+        "traceback": "ZeroDivisionError: told to raise",
+    }
+    assert only(results, "g1")["failure"]["type"] == "no_turns"
+    assert only(results, "g2")["failure"]["type"] == "agent_error"
+    assert "rewards" in only(results, "g2")["failure"]["message"]
+    assert only(results, "g3")["rewards"] == [3.0]
+    assert [r["rollout"]["rewards"] for r in results].count(None) == 3, "a failure is not a reward of 0"
+    assert status["failures"] == {"agent_error": 2, "no_turns": 1}
+    assert len(runs(runs_dir)) == 4
+
+
+async def test_incomplete_capture_is_sampled_again(
+    settings: DispatcherSettings, batch: Make, gateway: ScriptedGateway
+) -> None:
+    gateway.incomplete = ["turn 1 has no log-probs"]
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"reward": 1}]))
+        (result,) = await api.results(made["batch_id"])
+    assert result["rollout"]["state"] == "succeeded"
+    assert result["rollout"]["attempt"] == 2
+    assert result["trajectory"]["incomplete"] is None
+
+
+async def test_an_agent_that_never_finishes_is_timed_out_sealed_and_stopped_with_its_children(
+    settings: DispatcherSettings, batch: Make, gateway: ScriptedGateway, state_path: Path
+) -> None:
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"act": "spawn"}], limits={"rollout_timeout_s": 2}))
+        await api.until_state(made["batch_id"], "running", 1)
+        await eventually(lambda: len(agent_pids(state_path)) == 2, "agent and child run")
+        (result,) = await api.results(made["batch_id"])
+        assert result["rollout"]["failure"]["type"] == "timed_out"
+        await eventually(lambda: not agent_pids(state_path), "the whole process group is gone")
+        assert gateway.sealed == {result["rollout"]["session_id"]}
+
+
+async def test_a_frozen_agent_that_used_to_report_is_dead_after_a_window_of_silence(
+    settings: DispatcherSettings, batch: Make, state_path: Path
+) -> None:
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"act": "hang", "reports": True}], limits={"max_attempts": 1}))
+        await api.until_state(made["batch_id"], "running", 1)
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(0.5)  # some beats: an agent in health is not suspected
+        (pid,) = agent_pids(state_path)
+        os.kill(pid, signal.SIGSTOP)
+        frozen = loop.time()
+        (result,) = await api.results(made["batch_id"])
+        assert result["rollout"]["failure"]["type"] == "agent_died"
+        assert "stopped reporting" in result["rollout"]["failure"]["message"]
+        assert loop.time() - frozen >= settings.heartbeat_window_s - settings.heartbeat_interval_s - 0.1
+        assert result["rollout"]["timings"]["started_at"] is not None
+        await eventually(lambda: not agent_pids(state_path), "a stopped process is killed, too")
+
+
+@pytest.mark.parametrize(
+    ("fields", "payload", "words"),
+    [
+        ({"runtime": {"kind": "process", "command": ["/no/such/agent"]}}, {}, "cannot be run"),
+        ({}, {"act": "no_receipt"}, "receipt"),
+    ],
+)
+async def test_a_broken_setup_fails_the_whole_batch_with_its_reason(
+    settings: DispatcherSettings, batch: Make, fields: dict[str, Any], payload: dict[str, Any], words: str
+) -> None:
+    async with serving(settings) as api:
+        made = await api.submit(batch([payload] * 4, n=2, **fields))
+        results = await api.results(made["batch_id"])
+        status = await api.status(made["batch_id"])
+    assert words in status["contract_error"]
+    assert status["failures"] == {"contract_error": 1}
+    assert status["counts"] == {"failed": 1, "cancelled": 7}
+    for r in results:
+        assert words in r["rollout"]["failure"]["message"]
+
+
+async def test_an_unknown_pool_is_a_contract_error(
+    settings: DispatcherSettings, batch: Make, gateway: ScriptedGateway
+) -> None:
+    gateway.refuse = 404
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"reward": 1}] * 3, capture={"pool": "nowhere"}))
+        await api.results(made["batch_id"])
+        assert "no pool nowhere" in (await api.status(made["batch_id"]))["contract_error"]
+
+
+async def test_an_agent_that_does_not_serve_in_time_is_start_failed(settings: DispatcherSettings, batch: Make) -> None:
+    runtime = process_runtime() | {"command": ["sleep", "600"], "start_timeout_s": 0.5}
+    async with serving(settings) as api:
+        made = await api.submit(batch([{}], runtime=runtime, limits={"max_attempts": 2}))
+        (result,) = await api.results(made["batch_id"])
+    assert result["rollout"]["failure"]["type"] == "start_failed"
+    assert "$PORT" in result["rollout"]["failure"]["message"]
+    assert result["rollout"]["attempt"] == 2
+
+
+def _session_of(pid: int) -> str:
+    raw = Path(f"/proc/{pid}/environ").read_bytes().decode()
+    return dict(item.split("=", 1) for item in raw.split("\0") if "=" in item)["ROLLWAY_SESSION_ID"]
