@@ -55,6 +55,7 @@ class RemoteRolloutManager:
         return cls(config, [f"http://{address}" for address in addresses])
 
     def __init__(self, config: DictConfig, servers: list[str]) -> None:
+        _speak_up()
         self._config = config
         plain: Mapping[str, Any] = OmegaConf.to_container(config, resolve=True)
         self._settings = read_settings(plain)
@@ -143,13 +144,24 @@ class RemoteRolloutManager:
             )
 
     def _fix_mini_batch(self, step: int, rows: int) -> None:
-        """Give verl the mini-batch size that makes ``ppo_mini_steps`` of this step's rows: it reads it anew each step."""
+        """Give verl the mini-batch size that makes ``ppo_mini_steps`` of the step's rows: it is read anew each step."""
         steps = self._settings.ppo_mini_steps
         if steps is None or rows == 0:
             return
         prompts = mini_batch_prompts(rows, steps, self._facts.n, self._row_multiple)
         self._config.actor_rollout_ref.actor.ppo_mini_batch_size = prompts
         log.info("step %d: %d rows, %d optimizer step(s), ppo_mini_batch_size=%d", step, rows, steps, prompts)
+
+
+def _speak_up() -> None:
+    """Log to standard error whatever became of the root logger: Ray and the engine both rearrange it."""
+    ours = logging.getLogger("rollway_driver")
+    if not ours.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s:%(asctime)s:rollway: %(message)s"))
+        ours.addHandler(handler)
+        ours.setLevel(logging.INFO)
+        ours.propagate = False
 
 
 def _refuse_lone_survivors(settings: DriverSettings, facts: TrainerFacts) -> None:

@@ -30,8 +30,8 @@ class Prompt:
 def read_prompt(fields: Mapping[str, Any]) -> Prompt:
     """A prompt from one row of the batch verl hands over.
 
-    With our dataset class (``rollway_driver.verl.dataset``) the payload is the parquet row as it is. With another one it
-    is what is left without verl's own fields, ``prompt`` being the messages verl made of it.
+    With our dataset class (``rollway_driver.verl.dataset``) the payload is the parquet row as it is. With another it is
+    what is left without verl's own fields, ``prompt`` being the messages verl made of it.
 
     Raises:
         ValueError: the uid cannot stand in verl's row keys, which split at '_'.

@@ -1,0 +1,103 @@
+"""What a person sees: one live line while the demo runs, a table at its end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from rollway_local.demo_report import Report, StepReport
+from rollway_local.demo_trainer import RunFiles
+from rollway_local.demo_watch import Moment
+
+
+class Progress:
+    """A line that stays in place on a terminal; elsewhere a line per change of phase."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._console = console
+        self._steps = steps
+        self._begin = time.monotonic()
+        self._shown = ""
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, et: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, moment: Moment) -> None:
+        seconds = time.monotonic() - self._begin
+        where = f"step {moment.step}/{self._steps} " if moment.step else ""
+        if self._live:
+            line = Table.grid(padding=(0, 1))
+            bar = ProgressBar(total=max(1, moment.total), completed=moment.done, width=24)
+            line.add_row(
+                f"[bold]{where}{moment.phase}[/]", bar, f"{moment.done}/{moment.total} rollouts", f"{seconds:.0f} s"
+            )
+            self._live.update(line)
+        elif (line_text := f"{where}{moment.phase}") != self._shown:
+            self._shown = line_text
+            self._console.print(f"[{seconds:6.1f} s] {line_text}", markup=False, highlight=False)
+
+
+def show_report(
+    console: Console, report: Report, files: RunFiles, seconds: float, peak_gib: float, model: Path
+) -> None:
+    """The table, the verdict, and where everything lies."""
+    console.print()
+    console.print(_table(report, model))
+    console.print("weights as vLLM received them: " + " -> ".join(w[:12] for w in report.weights), highlight=False)
+    console.print(f"trajectories   {files.trajectories}", soft_wrap=True, highlight=False)
+    console.print(f"trainer's log  {files.trainer_log}", soft_wrap=True, highlight=False)
+    console.print(f"services' logs {files.folder / 'stack' / 'logs'}", soft_wrap=True, highlight=False)
+    console.print(f"{seconds:.0f} s in all, memory peak {peak_gib:.1f} GiB", highlight=False)
+    for problem in report.problems:
+        console.print(f"FAILED: {problem}", style="bold red", markup=False, highlight=False)
+    if not report.problems:
+        console.print(
+            f"OK: {len(report.steps)} GRPO steps trained, exact log-probs, new weights each", style="bold green"
+        )
+
+
+def _table(report: Report, model: Path) -> Table:
+    table = Table(title=f"GRPO on {model.name}", title_justify="left")
+    for name in ("step", "reward mean (min..max)", "rollouts", "turns", "trained tokens", "seq./session"):
+        table.add_column(name, justify="right")
+    for name in ("prob. diff. max", "Pearson", "policy", "rollout s", "step s"):
+        table.add_column(name, justify="right")
+    for s in report.steps:
+        table.add_row(*_cells(s))
+    return table
+
+
+def _cells(s: StepReport) -> list[str]:
+    rewards = "-" if s.reward_mean is None else f"{s.reward_mean:.3f} ({s.reward_min:.2f}..{s.reward_max:.2f})"
+    failed = "".join(f", {n} {kind}" for kind, n in s.failures.items())
+    return [
+        str(s.step),
+        rewards,
+        f"{s.rollouts_trained}/{s.rollouts}{failed}",
+        _figure(s.turns, ".2f"),
+        str(s.trained_tokens),
+        _figure(s.sequences_per_session, ".2f"),
+        _figure(s.probability_difference, ".1e"),
+        _figure(s.pearson, ".6f"),
+        str(s.policy_version),
+        _figure(s.rollout_seconds, ".0f"),
+        _figure(s.seconds, ".0f"),
+    ]
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
