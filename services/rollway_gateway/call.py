@@ -201,7 +201,7 @@ class ModelCall:
             raise self._given_up()
         strip_answer(payload, self._ask)
         shown = orjson.dumps(payload)
-        self._settle(None, sampled=True, answer=shown)
+        self._settle(None, sampled=True, answer=shown if self._session.keeps_messages else None)
         await send_whole(send, 200, _headers_back(response), shown)
 
     async def _stream(self, worker: Worker, response: aiohttp.ClientResponse, send: Send) -> None:
@@ -222,7 +222,9 @@ class ModelCall:
                 message.feed(shown)
             if events.done and not self._settled:
                 self._evidence.settle()
-                self._settle(None, sampled=True, answer=None if message is None else message.dump())
+                # An error before any token is a refusal that came after the stream's head.
+                sampled = not self._evidence.errored or self._evidence.captured_tokens > 0
+                self._settle(None, sampled=sampled, answer=None if message is None else message.dump())
             if shown:
                 await self._begin(response, send)
                 await send({"type": "http.response.body", "body": shown, "more_body": not events.done})
@@ -255,8 +257,8 @@ class ModelCall:
             record = make_record(
                 self._evidence, call_id=self.call_id, index=self._index, model=self._model,
                 worker=self._worker.worker_id, versions=(self._version, self._pool.version),
-                times=(self._started_at, self._first_at, time.time()), answered=problem is None,
-                request=self._request, answer=answer,
+                times=(self._started_at, self._first_at, time.time()), request=self._request, answer=answer,
+                answered=problem is None and not self._evidence.errored,
             )  # fmt: skip
         self._store.end(self._session, self, record)
         self._pool.leave(self)

@@ -158,6 +158,8 @@ def _workers(router: APIRouter) -> None:
         gateway, body = _of(request), await _body(request)
         if not body.get("url"):
             return _error(400, "url is required")
+        if not isinstance(body["url"], str):
+            return _error(400, "url must be a string")
         try:
             spec = WorkerSpec(
                 url=check_http_url(body["url"]), worker_id=body.get("worker_id"), model_name=body.get("model_name"),

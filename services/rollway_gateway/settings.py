@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
@@ -15,6 +15,7 @@ class GatewaySettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="ROLLWAY_GATEWAY_")
 
     port: int = 8700
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     public_url: str | None = None
     """Base URL put into session tickets, as agents reach this gateway; None: scheme and Host of the request that opens
     the session."""

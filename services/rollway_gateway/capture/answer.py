@@ -63,6 +63,8 @@ def strip_answer(payload: dict[str, Any], ask: Ask) -> None:
             _null(choice, "logprobs")
         if not ask.shows_reasoning:
             _null(choice.get("message") or {}, "reasoning")
+        if ask.hides_prompt_logprobs:
+            _null(choice, "prompt_logprobs")
         if ask.echoed:
             choice["text"] = ask.echoed[choice.get("index", position) // ask.n] + choice["text"]
 

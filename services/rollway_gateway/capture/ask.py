@@ -36,6 +36,8 @@ class Ask:
     """Text completions: the answer repeats the prompt."""
     echoed: tuple[str, ...] = ()
     """Prompt texts to put back before echoed answers: an engine asked for token ids leaves them out."""
+    hides_prompt_logprobs: bool = False
+    """Log-probs added to an echoing request bring the prompt's along."""
 
 
 def read_ask(kind: Kind, raw: bytes, overrides: Mapping[str, Any]) -> Ask:
@@ -124,6 +126,7 @@ def _prepare_text(ask: Ask) -> None:
             return
         ask.echoed = tuple(prompts)
     if body.get("logprobs") is None:
+        ask.hides_prompt_logprobs = ask.echo and body.get("prompt_logprobs") is None
         body["logprobs"] = 0
     body["return_token_ids"] = True
 

@@ -44,7 +44,17 @@ class ChoiceEvidence:
 class Evidence:
     """Of one call. ``problem`` is the first thing that went wrong for the call as a whole."""
 
-    __slots__ = ("aborted", "choices", "completion_tokens", "echo", "n", "problem", "prompt", "prompt_tokens")
+    __slots__ = (
+        "aborted",
+        "choices",
+        "completion_tokens",
+        "echo",
+        "errored",
+        "n",
+        "problem",
+        "prompt",
+        "prompt_tokens",
+    )
 
     def __init__(self, n: int, *, echo: bool = False) -> None:
         self.n = n
@@ -56,6 +66,8 @@ class Evidence:
         self.completion_tokens: int | None = None
         self.aborted = False
         """The engine gave a generation up (finish_reason "abort")."""
+        self.errored = False
+        """The engine ended its stream with an error: the agent has no whole answer."""
         self.problem: str | None = None
 
     def choice(self, index: int) -> ChoiceEvidence:

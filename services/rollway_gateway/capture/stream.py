@@ -68,6 +68,7 @@ class StreamFilter:
             return block + b"\n\n"
         if not isinstance(payload, dict) or "error" in payload:
             self._evidence.fail(f"the engine ended the stream with an error: {data[:300].decode(errors='replace')}")
+            self._evidence.errored = True
             return self.release() + block + b"\n\n"
         try:
             return self._chunk(payload)
@@ -128,7 +129,7 @@ class StreamFilter:
         ask, index = self._ask, choice.get("index", 0)
         if (prompt := choice.get("prompt_token_ids")) is not None:
             self._evidence.choice(index).take_prompt(prompt)
-            if not ask.shows_ids:
+            if not ask.shows_ids and not ask.echo:  # an echoing vLLM shows them on a stream, asked or not
                 choice["prompt_token_ids"] = None
         if ask.echoed and index not in self._echoed:
             self._echoed.add(index)
@@ -142,6 +143,8 @@ class StreamFilter:
         return held + _event(payload) if self._ask.shows_usage or self._forced_usage else held
 
     def _last_chunk(self, payload: dict[str, Any]) -> bytes:
+        if "system_fingerprint" in payload:  # an engine that puts it here in any case
+            return _event(payload)
         if not self._fingerprint.known:
             self._held.append(payload)
             return b""

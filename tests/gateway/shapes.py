@@ -1,0 +1,66 @@
+"""Answers made comparable: ids and times removed, and a stream's pieces joined where only its chunking may differ."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+VOLATILE = ("id", "created")
+
+
+def without_ids(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer with its id, its time and the random ids of tool calls blanked; key order kept."""
+    out = {k: "" if k in VOLATILE else v for k, v in answer.items()}
+    for choice in out.get("choices") or ():
+        for part in (choice.get("message"), choice.get("delta")):
+            for call in (part or {}).get("tool_calls") or ():
+                if call.get("id"):
+                    call["id"] = ""
+    return out
+
+
+def events_of(text: str) -> list[Any]:
+    """The events of a stream: JSON objects, or the bare text of one that is none."""
+    data = [block.removeprefix("data: ") for block in text.split("\n\n") if block.startswith("data: ")]
+    return [without_ids(json.loads(d)) if d.startswith("{") else d for d in data]
+
+
+def merged(events: list[Any]) -> list[str]:
+    """Events by choice, runs of mere text joined: how many tokens a chunk carries depends on the engine's load.
+
+    Each comes as JSON text, so that the order of keys is compared too.
+    """
+    streams: dict[int, list[dict[str, Any]]] = {}
+    rest: list[Any] = []
+    for event in events:
+        if not isinstance(event, dict) or not event.get("choices"):
+            rest.append(event)
+            continue
+        (choice,) = event["choices"]
+        run = streams.setdefault(choice["index"], [])
+        if not (run and _joined(run[-1], event)):
+            run.append(event)
+    return [json.dumps(e) for _, run in sorted(streams.items()) for e in run] + [json.dumps(e) for e in rest]
+
+
+def _joined(before: dict[str, Any], event: dict[str, Any]) -> bool:
+    """Move what ``event`` carries to ``before`` where both only carry text; True when nothing of it is left.
+
+    A choice's last event keeps its place without its text. Running usage is the later one's.
+    """
+    a, b = before["choices"][0], event["choices"][0]
+    x, y = (a, b) if "text" in b else (a["delta"], b["delta"])
+    key = "text" if "text" in b else "content"
+    if key not in x or a["finish_reason"] is not None or (key == "content" and (set(x) | set(y)) - {key}):
+        return False
+    x[key] += y.pop(key, "")
+    for name in ("token_ids", "prompt_token_ids"):
+        if b.get(name) is not None:
+            a[name] = (a.get(name) or []) + b.pop(name)
+    if b.get("logprobs"):
+        a["logprobs"] = a["logprobs"] or {k: [] for k in b["logprobs"]}
+        for name, values in b.pop("logprobs").items():
+            a["logprobs"][name] = a["logprobs"][name] + values
+    if "usage" in event:
+        before["usage"] = event["usage"]
+    return b["finish_reason"] is None
