@@ -70,13 +70,20 @@ def aws(monkeypatch: pytest.MonkeyPatch, s3_url: str) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def bucket(aws: None) -> Iterator[Bucket]:
-    s3 = boto3.session.Session().client("s3")
-    name = f"shim-{uuid.uuid4().hex}"
-    s3.create_bucket(Bucket=name)
-    yield Bucket(name, s3)
+@pytest.fixture(scope="session")
+def _s3(s3_url: str) -> Iterator[Any]:
+    s3 = boto3.session.Session().client(
+        "s3", endpoint_url=s3_url, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
+    )
+    yield s3
     s3.close()
+
+
+@pytest.fixture
+def bucket(_s3: Any) -> Bucket:
+    name = f"shim-{uuid.uuid4().hex}"
+    _s3.create_bucket(Bucket=name)
+    return Bucket(name, _s3)
 
 
 @pytest.fixture
