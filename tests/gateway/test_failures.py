@@ -199,32 +199,30 @@ async def test_events_are_forwarded_as_they_come(gateway: RunningGateway, engine
         assert [line async for line in lines][-2:] == ["data: [DONE]", ""]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("POST", "/sessions/{id}/v1/chat/completions", b"{", 400),
-        ("POST", "/sessions/{id}/v1/chat/completions", b"[]", 400),
-        ("POST", "/sessions/{id}/v1/chat/completions", b'{"stream": "yes", "messages": []}', 400),
-        ("POST", "/sessions/{id}/v1/chat/completions", b'{"x": "' + b"y" * 1_100_000 + b'"}', 413),
-        ("POST", "/sessions/{id}/v1/nope", b"{}", 404),
-        ("POST", "/sessions/{id}/v1", b"{}", 404),
-        ("GET", "/sessions/{id}/v1/chat/completions", b"", 405),
-        ("DELETE", "/sessions/{id}/v1/models", b"", 405),
-        ("POST", "/v1/chat/completions", b"{}", 401),
-        ("POST", "/sessions/a/%2E%2E/b/v1/chat/completions", b"{}", 400),
-    ],
-)
-async def test_bad_requests_get_openais_error_body(
-    engine: ScriptedEngine, method: str, path: str, body: bytes, status: int
-) -> None:
+BAD: list[tuple[str, str, bytes, int]] = [
+    ("POST", "/sessions/{id}/v1/chat/completions", b"{", 400),
+    ("POST", "/sessions/{id}/v1/chat/completions", b"[]", 400),
+    ("POST", "/sessions/{id}/v1/chat/completions", b'{"stream": "yes", "messages": []}', 400),
+    ("POST", "/sessions/{id}/v1/chat/completions", b'{"x": "' + b"y" * 1_100_000 + b'"}', 413),
+    ("POST", "/sessions/{id}/v1/nope", b"{}", 404),
+    ("POST", "/sessions/{id}/v1", b"{}", 404),
+    ("GET", "/sessions/{id}/v1/chat/completions", b"", 405),
+    ("DELETE", "/sessions/{id}/v1/models", b"", 405),
+    ("POST", "/v1/chat/completions", b"{}", 401),
+    ("POST", "/sessions/a/%2E%2E/b/v1/chat/completions", b"{}", 400),
+]
+
+
+async def test_bad_requests_get_openais_error_body(engine: ScriptedEngine) -> None:
     async with running_gateway(max_body_mib=1) as gateway:
         await gateway.add(engine)
         ticket = await gateway.open()
-        url = httpx.URL(gateway.url).copy_with(raw_path=path.replace("{id}", ticket["session_id"]).encode())
-        answer = await gateway.http.request(method, url, content=body)
-        assert answer.status_code == status, answer.text
-        assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
-        assert answer.json()["error"]["code"] == status
+        for method, path, body, status in BAD:
+            url = httpx.URL(gateway.url).copy_with(raw_path=path.replace("{id}", ticket["session_id"]).encode())
+            answer = await gateway.http.request(method, url, content=body)
+            assert answer.status_code == status, f"{method} {path}: {answer.text}"
+            assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
+            assert answer.json()["error"]["code"] == status
         assert engine.requests == []
 
 

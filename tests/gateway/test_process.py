@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
+import socket
 from typing import Any
 
 import httpx
 import pytest
 
+from rollway_gateway.__main__ import main
+from rollway_gateway.settings import GatewaySettings
 from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import Reply, ScriptedEngine
 from tests.kit.services import Services
@@ -73,23 +74,27 @@ async def test_a_call_that_does_not_end_is_cancelled_at_the_stop(services: Servi
         ("LOG_LEVEL", "loud"),
     ],
 )
-def test_a_wrong_setting_refuses_to_start_and_is_named(name: str, value: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "rollway_gateway"], env={**_environment(), f"ROLLWAY_GATEWAY_{name}": value},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert f"ROLLWAY_GATEWAY_{name}" in done.stderr
+def test_a_wrong_setting_refuses_to_start_and_is_named(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"ROLLWAY_GATEWAY_{name}", value)
+    with pytest.raises(SystemExit) as stopped:
+        main([])
+    assert stopped.value.code == 2
+    assert f"ROLLWAY_GATEWAY_{name}" in capsys.readouterr().err
 
 
-def test_help_names_every_setting() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "rollway_gateway", "--help"], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "ROLLWAY_GATEWAY_IMPLICIT_SESSIONS" in done.stdout.replace("\n", "")
+def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    shown = "".join(capsys.readouterr().out.split())
+    assert all(f"ROLLWAY_GATEWAY_{name.upper()}" in shown for name in GatewaySettings.model_fields)
 
 
-def _environment() -> dict[str, str]:
-    import os
-
-    return {k: v for k, v in os.environ.items() if not k.startswith("ROLLWAY_GATEWAY_")}
+def test_a_taken_port_refuses_to_start(services: Services) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = services.spawn("gateway", ["-m", "rollway_gateway", "--port", str(port)])
+        assert refused.wait() == 2
+        assert f"cannot bind 127.0.0.1:{port}" in refused.logs()
