@@ -96,15 +96,16 @@ class AgentCore:
     async def start(self, session_id: str, payload: bytes) -> bytes:
         settled = self._starting[session_id] = asyncio.Event()
         try:
+            # The client first: making it takes a while, in which the calls after this one would catch up with it.
+            client = await self._shared.client(self._region, self._endpoint_url)
             async with self._shared.budgets.of(self._arn, self._tps):
-                return await self._invoke(session_id, payload)
+                return await self._invoke(client, session_id, payload)
         finally:
             settled.set()
             del self._starting[session_id]
 
-    async def _invoke(self, session_id: str, payload: bytes) -> bytes:
+    async def _invoke(self, client: BedrockAgentCoreClient, session_id: str, payload: bytes) -> bytes:
         try:
-            client = await self._shared.client(self._region, self._endpoint_url)
             answer = await client.invoke_agent_runtime(
                 **self._target,
                 runtimeSessionId=session_id,

@@ -1,7 +1,8 @@
 """An agent of the standard library alone that keeps the AgentCore contract, as a toolkit-built image does.
 
 What it does is scripted by its payload: ``reward``, ``act`` (ok, raise, die, die_once, hang, no_turn, spawn),
-``wait_for`` (a file), ``reports`` (push, as the shim does; default no). Each run adds a line to ``runs``/<session id>.
+``wait_for`` / ``linger_for`` (a file, before / after the model call), ``reports`` (push, as the shim
+does; default no). Each run adds a line to ``runs``/<session id>.
 """
 
 from __future__ import annotations
@@ -60,6 +61,9 @@ def agent(payload: dict, config: dict) -> dict:
     if act != "no_turn" and config.get("base_url"):
         message = {"messages": [{"role": "user", "content": payload.get("prompt", "hi")}]}
         send("POST", f"{config['base_url']}/chat/completions", message, config.get("api_key", ""))
+    if linger_for := payload.get("linger_for"):
+        while not Path(linger_for).exists():
+            time.sleep(0.02)
     return {"rewards": payload["reward"]} if "reward" in payload else {"answer": 42}
 
 

@@ -1,0 +1,108 @@
+"""The http runtime: agent containers that already run, by URL."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rollway_dispatcher.runtimes import containers
+from rollway_dispatcher.settings import DispatcherSettings
+from tests.dispatcher.harness import AGENTS, runs, serving
+from tests.kit.deadlines import eventually
+from tests.kit.object_storage import Bucket
+from tests.kit.services import Service, Services
+
+Make = Callable[..., dict[str, Any]]
+StartContainer = Callable[[], Service]
+
+
+@pytest.fixture
+def container(services: Services, s3: Bucket) -> StartContainer:
+    def start() -> Service:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        env = {"PORT": str(port), "AWS_ENDPOINT_URL_S3": s3.endpoint_url}
+        service = services.spawn("container", [str(AGENTS / "contract_agent.py")], env=env)
+        service.url = f"http://127.0.0.1:{port}"
+        return service
+
+    return start
+
+
+async def up(*services: Service) -> list[str]:
+    async def answers(url: str) -> bool:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            try:
+                return (await http.get(f"{url}/ping")).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+    for s in services:
+        await eventually(lambda s=s: answers(s.url), "the container answers")
+    return [s.url for s in services]
+
+
+async def test_each_container_runs_as_many_rollouts_at_once_as_it_has_slots(
+    settings: DispatcherSettings, batch: Make, container: StartContainer, runs_dir: Path, tmp_path: Path
+) -> None:
+    urls = await up(container(), container())
+    gate = tmp_path / "go"
+    async with serving(settings) as api:
+        payload = {"reward": 1, "wait_for": str(gate)}
+        body = batch([payload] * 4, n=2, runtime={"kind": "http", "urls": urls, "sessions_per_url": 2})
+        made = await api.submit(body)
+        await api.until_state(made["batch_id"], "running", 4)
+        assert (await api.status(made["batch_id"]))["counts"] == {"running": 4, "pending": 4}
+        os.close(os.open(gate, os.O_CREAT))
+        results = await api.results(made["batch_id"])
+    assert [r["rollout"]["state"] for r in results] == ["succeeded"] * 8
+    assert list(runs(runs_dir).values()) == [1] * 8
+
+
+async def test_a_dead_container_fails_its_own_rollout_and_is_passed_over(
+    settings: DispatcherSettings,
+    batch: Make,
+    container: StartContainer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(containers, "PING_EVERY_S", 0.2)
+    first, second = container(), container()
+    urls = await up(first, second)
+    gate = tmp_path / "go"
+    async with serving(settings) as api:
+        body = batch([{"reward": 1, "wait_for": str(gate)}] * 3, runtime={"kind": "http", "urls": urls})
+        made = await api.submit(body)
+        await api.until_state(made["batch_id"], "running", 2)
+        first.process.kill()
+        os.close(os.open(gate, os.O_CREAT))
+        results = await api.results(made["batch_id"])
+    assert [r["rollout"]["state"] for r in results] == ["succeeded"] * 3
+    assert sorted(r["rollout"]["attempt"] for r in results) == [1, 1, 2], "the lost one ran again elsewhere"
+
+
+async def test_no_container_at_all_is_start_failed(settings: DispatcherSettings, batch: Make) -> None:
+    async with serving(settings) as api:
+        body = batch([{"reward": 1}], runtime={"kind": "http", "urls": ["http://127.0.0.1:1"]})
+        made = await api.submit(body)
+        (result,) = await api.results(made["batch_id"])
+    assert result["rollout"]["failure"]["type"] == "start_failed"
+    assert "http://127.0.0.1:1" in result["rollout"]["failure"]["message"]
+
+
+async def test_a_server_that_is_no_agent_fails_the_batch(
+    settings: DispatcherSettings, batch: Make, container: StartContainer
+) -> None:
+    (url,) = await up(container())
+    async with serving(settings) as api:
+        body = batch([{"act": "no_receipt"}] * 2, runtime={"kind": "http", "urls": [url]})
+        made = await api.submit(body)
+        await api.results(made["batch_id"])
+        assert "receipt" in (await api.status(made["batch_id"]))["contract_error"]

@@ -1,0 +1,106 @@
+"""S3, the gateway or the disk gone for a while: nothing fails, nothing is lost, and it says what it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollway_dispatcher.settings import DispatcherSettings
+from tests.dispatcher.cuttable_proxy import CuttableProxy
+from tests.dispatcher.harness import process_runtime, runs, serving
+from tests.dispatcher.scripted_gateway import ScriptedGateway
+from tests.kit.deadlines import eventually
+from tests.kit.object_storage import Bucket
+
+Make = Callable[..., dict[str, Any]]
+
+
+def touch(path: Path) -> None:
+    os.close(os.open(path, os.O_CREAT))
+
+
+@pytest.mark.parametrize("reports", [False, True], ids=["without-push", "with-push"])
+async def test_s3_unreachable_then_back_loses_no_result(
+    settings: DispatcherSettings, batch: Make, s3: Bucket, runs_dir: Path, tmp_path: Path, reports: bool
+) -> None:
+    gate = tmp_path / "go"
+    runtime = process_runtime(env={"AWS_ENDPOINT_URL_S3": s3.endpoint_url})
+    async with (
+        CuttableProxy(s3.endpoint_url) as proxy,
+        serving(settings.model_copy(update={"s3_endpoint_url": proxy.url})) as api,
+    ):
+        payload = {"reward": 1, "wait_for": str(gate), "reports": reports}
+        made = await api.submit(batch([payload] * 2, runtime=runtime))
+        await api.until_state(made["batch_id"], "running", 2)
+        await proxy.cut()
+        touch(gate)
+        await eventually(lambda: len(s3.keys(f"exp/{made['batch_id']}/")) == 2, "both agents saved their results")
+        refused = await api.http.post("/v1/batches", json=batch([payload]))
+        assert refused.status_code == 503
+        assert s3.name in refused.json()["detail"]
+        assert (await api.page(made["batch_id"]))["results"] == []
+        await proxy.join()
+        results = await api.results(made["batch_id"])
+    assert [(r["rollout"]["state"], r["rollout"]["attempt"]) for r in results] == [("succeeded", 1)] * 2
+    assert list(runs(runs_dir).values()) == [1, 1]
+
+
+async def test_the_gateway_gone_while_results_arrive_delays_them_only(
+    settings: DispatcherSettings, batch: Make, gateway: ScriptedGateway, tmp_path: Path
+) -> None:
+    gate = tmp_path / "go"
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"reward": 1, "linger_for": str(gate)}]))
+        await eventually(lambda: gateway.calls, "the agent called the model")
+        await gateway.stop()
+        touch(gate)
+        await api.until_state(made["batch_id"], "collecting", 1)
+        await gateway.start()
+        (result,) = await api.results(made["batch_id"])
+    assert result["rollout"]["state"] == "succeeded"
+    assert len(result["trajectory"]["turns"]) == 1
+
+
+async def test_a_result_that_cannot_be_collected_in_time_is_a_typed_failure(
+    settings: DispatcherSettings, batch: Make, gateway: ScriptedGateway, tmp_path: Path
+) -> None:
+    gate = tmp_path / "go"
+    async with serving(settings.model_copy(update={"collect_timeout_s": 1.0})) as api:
+        made = await api.submit(batch([{"reward": 1, "linger_for": str(gate)}]))
+        await eventually(lambda: gateway.calls, "the agent called the model")
+        await gateway.stop()
+        touch(gate)
+        (result,) = await api.results(made["batch_id"])
+    assert result["rollout"]["failure"]["type"] == "timed_out"
+    assert "gateway" in result["rollout"]["failure"]["message"]
+    assert result["rollout"]["rewards"] is None
+
+
+async def test_while_the_state_cannot_be_written_nothing_is_done_and_health_says_so(
+    settings: DispatcherSettings, batch: Make, state_path: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "go"
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"reward": 1, "wait_for": str(gate), "reports": True}]))
+        await api.until_state(made["batch_id"], "running", 1)
+        other = await asyncio.to_thread(sqlite3.connect, state_path, check_same_thread=False)
+        await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
+        touch(gate)
+
+        async def unhealthy() -> bool:
+            answer = await api.http.get("/health")
+            return answer.status_code == 503 and "locked" in answer.json()["detail"]
+
+        await eventually(unhealthy, "health tells of the locked state")
+        assert (await api.page(made["batch_id"]))["results"] == [], "not reported before it is written"
+        await asyncio.to_thread(other.rollback)
+        await asyncio.to_thread(other.close)
+        (result,) = await api.results(made["batch_id"])
+        assert result["rollout"]["state"] == "succeeded"
+        assert (await api.http.get("/health")).status_code == 200
