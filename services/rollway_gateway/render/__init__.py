@@ -4,6 +4,7 @@ from rollway_gateway.render.bridge import Bridge, DifferenceBridge, Drift, Drift
 from rollway_gateway.render.certificate import Case, Certificate
 from rollway_gateway.render.certify import Proof, certify, prove
 from rollway_gateway.render.exact import ExactSession, Plan
+from rollway_gateway.render.parity import disagreements, questions
 from rollway_gateway.render.template import Options, Refused, Template
 
 __all__ = [
@@ -21,5 +22,7 @@ __all__ = [
     "Refused",
     "Template",
     "certify",
+    "disagreements",
     "prove",
+    "questions",
 ]
