@@ -41,12 +41,17 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--prompts", type=_count, default=4, help="prompts per step (%(default)s)")
     made.add_argument("--rollouts", type=_count, default=4, help="rollouts per prompt (%(default)s)")
     made.add_argument("--max-tokens", type=_count, default=32, help="of one model call (%(default)s)")
-    made.add_argument("--prompt-length", type=_count, default=384, help="budget in tokens (%(default)s)")
-    made.add_argument("--response-length", type=_count, default=384, help="budget in tokens (%(default)s)")
+    made.add_argument("--temperature", type=float, default=0.7, help="(%(default)s)")
+    made.add_argument("--prompt-length", type=_count, default=256, help="budget in tokens (%(default)s)")
+    made.add_argument("--response-length", type=_count, default=256, help="budget in tokens (%(default)s)")
     made.add_argument("--learning-rate", type=float, default=1e-5, help="(%(default)s)")
     made.add_argument("--seed", type=int, default=0, help="of the tasks and their order (%(default)s)")
     made.add_argument("--threads", type=_count, default=min(8, os.cpu_count() or 1), help="(%(default)s)")
     made.add_argument("--agents-at-once", type=_count, default=8, help="agent processes alive (%(default)s)")
+    made.add_argument("--agents", type=Path, help="the emulator's agents file (default: the demo's math agent)")
+    made.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="any key of the trainer's"
+    )
     made.add_argument("--dir", type=Path, default=ROOT / ".work" / "demo", help="models, data, runs (%(default)s)")
     return made
 
@@ -75,12 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(plan: Plan, console: Console) -> int:
     """Everything from an empty folder to the verdict."""
     begin = time.monotonic()
-    trainer_python, agent_python = interpreter("ROLLWAY_TRAINER_PYTHON"), interpreter("ROLLWAY_AGENT_PYTHON")
+    trainer_python = interpreter("ROLLWAY_TRAINER_PYTHON")
     folder = plan.new_run()
     files = RunFiles(folder)
     with ExitStack() as held, Progress(console, plan.steps) as progress:
         progress.say(Moment("starting S3, emulator, gateway, dispatcher", 0, 0, plan.prompts * plan.rollouts))
-        stack_process = held.enter_context(_start_stack(files, agent_python))
+        stack_process = held.enter_context(_start_stack(plan, files))
         progress.say(Moment("making model and data", 0, 0, plan.prompts * plan.rollouts))
         model = _model(plan, trainer_python)
         data = _data(plan, files, trainer_python)
@@ -113,9 +118,13 @@ def _watch(
     return peak
 
 
-def _start_stack(files: RunFiles, agent_python: Path) -> Leashed:
+def _start_stack(plan: Plan, files: RunFiles) -> Leashed:
     command = [sys.executable, "-m", "rollway_local", "up", "--dir", str(files.folder / "stack")]
-    environment = {**os.environ, "ROLLWAY_AGENT_PYTHON": str(agent_python)}
+    environment = dict(os.environ)
+    if plan.agents is not None:
+        command += ["--agents", str(plan.agents.resolve())]
+    else:
+        environment["ROLLWAY_AGENT_PYTHON"] = str(interpreter("ROLLWAY_AGENT_PYTHON"))
     return Leashed(command, environment=environment, log=files.stack_log, cwd=files.folder)
 
 

@@ -34,6 +34,7 @@ class Plan:
     """Per group."""
     max_tokens: int
     """Of one model call."""
+    temperature: float
     prompt_length: int
     response_length: int
     learning_rate: float
@@ -41,6 +42,10 @@ class Plan:
     threads: int
     """Of the trainer and of the engine; they take turns."""
     agents_at_once: int
+    agents: Path | None
+    """The emulator's agents file; None: the demo's math agent."""
+    overrides: list[str]
+    """``KEY=VALUE`` of the trainer's configuration, over everything else."""
     folder: Path
     """Holds models/, data and one folder per run."""
 

@@ -71,9 +71,10 @@ def trainer_command(
         "actor_rollout_ref.model.path": model,
         f"{actor}.ppo_mini_batch_size": plan.prompts,
         f"{actor}.use_dynamic_bsz": True,
-        f"{actor}.ppo_max_token_len_per_gpu": 2 * plan.max_model_len,
+        f"{actor}.ppo_max_token_len_per_gpu": plan.max_model_len,
         f"{actor}.optim.lr": plan.learning_rate,
         f"{rollout}.n": plan.rollouts,
+        f"{rollout}.temperature": plan.temperature,
         f"{rollout}.max_model_len": plan.max_model_len,
         f"{rollout}.max_num_seqs": 2 * plan.agents_at_once,
         f"{rollout}.max_num_batched_tokens": 2 * plan.max_model_len,
@@ -110,6 +111,7 @@ def trainer_command(
         *module,
         f"hydra.run.dir={files.folder}/hydra",
         *(f"{k}={_hydra(v)}" for k, v in settings.items()),
+        *plan.overrides,
     ]
 
 

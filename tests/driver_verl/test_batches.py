@@ -1,4 +1,4 @@
-"""A batch's whole way: each prompt gets its terminal tag whatever goes wrong, rows before tags, fence before the last."""
+"""A batch's whole way: each prompt gets its terminal tag whatever happens, rows before tags, fence before the last."""
 
 from __future__ import annotations
 
