@@ -131,27 +131,36 @@ class ModelCall:
     # -- attempts
 
     async def _attempts(self, send: Send) -> None:
+        """A lost connection is tried again while nothing was delivered: elsewhere, or where there is no other worker
+        on the same one, whose idle connection may just have been closed by its keep-alive limit."""
         tried: list[Worker] = []
-        while True:
-            try:
-                worker = self._pool.choose(self._session.worker_id, tried)
-            except AgentError:
-                if not tried:
-                    raise
-                raise AgentError(502, f"worker {tried[-1].worker_id} failed and no other is healthy") from None
+        lost: WorkerLost | None = None
+        for _ in range(self._settings.max_attempts):
+            worker = self._next_worker(tried, lost)
             try:
                 with self._on(worker):
                     return await self._attempt(worker, send)
             except WorkerLost as e:
+                lost = e
                 tried.append(worker)
-                worker.check_failed(
-                    str(e), now=time.monotonic(), limit=self._settings.health_failures, alive_window_s=0
-                )
+                limit = self._settings.health_failures
+                worker.check_failed(str(e), now=time.monotonic(), limit=limit, alive_window_s=0)
                 log.warning("worker_lost", worker=worker.worker_id, session_id=self._session.session_id, detail=str(e))
-                if self._began or len(tried) >= self._settings.max_attempts:
-                    raise AgentError(502, f"worker {worker.worker_id} failed: {e}") from e
+                if self._began:
+                    break
             except WorkerSilent as e:
                 raise AgentError(504, f"worker {worker.worker_id} fell silent: {e}") from e
+        raise AgentError(502, f"worker {tried[-1].worker_id} failed: {lost}") from lost
+
+    def _next_worker(self, tried: list[Worker], lost: WorkerLost | None) -> Worker:
+        try:
+            return self._pool.choose(self._session.worker_id, tried)
+        except AgentError:
+            if lost is None:
+                raise
+            if lost.refused:
+                raise AgentError(502, f"worker {tried[-1].worker_id} failed, no other is healthy: {lost}") from lost
+            return tried[-1]
 
     @contextmanager
     def _on(self, worker: Worker) -> Iterator[None]:

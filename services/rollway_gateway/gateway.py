@@ -118,6 +118,11 @@ class Gateway:
         return self.store.seal(session)
 
 
+def _report_end(watch: asyncio.Task[None]) -> None:
+    if not watch.cancelled() and (error := watch.exception()) is not None:
+        log.error("health_watch_failed", exc_info=error)
+
+
 @asynccontextmanager
 async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     """A running gateway: connections open, settings' workers registered, health watched.
@@ -130,6 +135,7 @@ async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         for url in settings.workers:
             gateway.ensure_pool(DEFAULT_POOL).put_worker(WorkerSpec(url=url))
         watch = asyncio.create_task(gateway.health.run(), name="health-watch")
+        watch.add_done_callback(_report_end)
         try:
             yield gateway
         finally:

@@ -40,7 +40,7 @@ class HealthWatch:
             async with asyncio.timeout(self._settings.health_timeout_s):
                 await self._ask(worker)
             worker.check_passed()
-        except (aiohttp.ClientError, ConnectionError, TimeoutError, ValueError) as e:
+        except (aiohttp.ClientError, OSError, ValueError) as e:  # TimeoutError is an OSError
             worker.check_failed(
                 f"{type(e).__name__}: {e}" if str(e) else type(e).__name__,
                 now=time.monotonic(),

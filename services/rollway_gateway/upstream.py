@@ -13,6 +13,11 @@ from rollway_gateway.settings import GatewaySettings
 class WorkerLost(Exception):
     """The connection failed: refused, reset, or closed before the answer was whole. Another worker may be tried."""
 
+    def __init__(self, detail: str, *, refused: bool = False) -> None:
+        super().__init__(detail)
+        self.refused = refused
+        """No connection could be made, so the same worker need not be tried again."""
+
 
 class WorkerSilent(Exception):
     """The connection stands and no byte came for the allowed time."""
@@ -48,11 +53,12 @@ async def post(
         ) as response:
             yield response
     except aiohttp.ConnectionTimeoutError as e:
-        raise WorkerLost(f"cannot connect: {e}") from e
+        raise WorkerLost(f"cannot connect: {e}", refused=True) from e
     except TimeoutError as e:  # aiohttp.SocketTimeoutError is one
         raise WorkerSilent(f"no byte within the allowed time: {e}") from e
     except (aiohttp.ClientError, ConnectionError) as e:
-        raise WorkerLost(f"{type(e).__name__}: {e}") from e
+        refused = isinstance(e, aiohttp.ClientConnectorError)
+        raise WorkerLost(f"{type(e).__name__}: {e}", refused=refused) from e
 
 
 async def fetch(client: aiohttp.ClientSession, url: str) -> tuple[int, str, bytes]:

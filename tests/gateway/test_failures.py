@@ -125,16 +125,28 @@ async def test_a_connection_lost_before_anything_was_delivered_is_tried_elsewher
         assert made.turns[0].worker != made.turns[1].worker
 
 
-async def test_without_another_worker_a_lost_connection_is_502(gateway: RunningGateway, engine: ScriptedEngine) -> None:
+async def test_without_another_worker_the_same_one_is_tried_once_more_then_502(
+    gateway: RunningGateway, engine: ScriptedEngine
+) -> None:
     ticket = await gateway.open()
     engine.script(Reply(die_after=0))
+    assert (await _ask(gateway, ticket)).status_code == 200
+    engine.script(Reply(die_after=0), Reply(die_after=0))
     answer = await _ask(gateway, ticket)
     assert answer.status_code == 502
     assert answer.json()["error"]["type"] == "BadGatewayError"
     made = await gateway.settled(ticket["session_id"])
-    assert made.turns == ()
+    assert [t.incomplete for t in made.turns] == [None]
     assert made.metadata["failed_calls"] == 1
-    assert (await _ask(gateway, ticket)).status_code == 200, "one failure does not condemn a worker"
+    assert (await _ask(gateway, ticket)).status_code == 200, "a failure or two do not condemn a worker"
+
+
+async def test_a_worker_that_is_gone_is_502_at_once(engine: ScriptedEngine) -> None:
+    async with running_gateway(health_interval_s=3600) as gateway:
+        await gateway.add(engine)
+        await engine.stop()
+        answer = await _ask(gateway, await gateway.open())
+        assert (answer.status_code, answer.json()["error"]["type"]) == (502, "BadGatewayError")
 
 
 async def test_without_a_healthy_worker_calls_are_told_when_to_return() -> None:
