@@ -25,10 +25,12 @@ from rollway_local.demo_process import Leashed
 from rollway_local.demo_report import read_report
 from rollway_local.demo_show import Progress, show_report
 from rollway_local.demo_trainer import RunFiles, trainer_command, trainer_environment
-from rollway_local.demo_watch import Moment, look, resident_gib
+from rollway_local.demo_watch import Moment, look, memory_gib
 
 STACK_START_S = 180.0
 POLL_S = 0.5
+WEIGH_S = 3.0
+"""Between looks at the memory, which cost some 10 ms a process."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -108,10 +110,11 @@ def _watch(
     progress: Progress, plan: Plan, files: RunFiles, dispatcher_url: str, trainer: Leashed, stack: Leashed
 ) -> float:
     """Follow the trainer to its end; the memory peak of everything, in GiB."""
-    peak = 0.0
+    peak, weighed = 0.0, 0.0
     while trainer.status is None:
         progress.say(look(files, dispatcher_url, plan.steps, plan.prompts * plan.rollouts))
-        peak = max(peak, resident_gib(trainer.pid, stack.pid))
+        if time.monotonic() - weighed > WEIGH_S:
+            peak, weighed = max(peak, memory_gib(trainer.pid, stack.pid)), time.monotonic()
         if stack.status is not None:
             raise DemoError(f"the stack ended with status {stack.status}; its log ({stack.log}) ends:\n{stack.tail()}")
         time.sleep(POLL_S)

@@ -71,32 +71,36 @@ def show_report(
 
 
 def _table(report: Report, model: Path) -> Table:
+    """A column per step, so that it fits 80 characters."""
     table = Table(title=f"GRPO on {model.name}", title_justify="left")
-    for name in ("step", "reward mean (min..max)", "rollouts", "turns", "trained tokens", "seq./session"):
-        table.add_column(name, justify="right")
-    for name in ("prob. diff. max", "Pearson", "policy", "rollout s", "step s"):
-        table.add_column(name, justify="right")
+    table.add_column("step")
     for s in report.steps:
-        table.add_row(*_cells(s))
+        table.add_column(str(s.step), justify="right")
+    cells = [_cells(s) for s in report.steps]
+    for name in cells[0] if cells else ():
+        table.add_row(name, *(column[name] for column in cells))
     return table
 
 
-def _cells(s: StepReport) -> list[str]:
-    rewards = "-" if s.reward_mean is None else f"{s.reward_mean:.3f} ({s.reward_min:.2f}..{s.reward_max:.2f})"
-    failed = "".join(f", {n} {kind}" for kind, n in s.failures.items())
-    return [
-        str(s.step),
-        rewards,
-        f"{s.rollouts_trained}/{s.rollouts}{failed}",
-        _figure(s.turns, ".2f"),
-        str(s.trained_tokens),
-        _figure(s.sequences_per_session, ".2f"),
-        _figure(s.probability_difference, ".1e"),
-        _figure(s.pearson, ".6f"),
-        str(s.policy_version),
-        _figure(s.rollout_seconds, ".0f"),
-        _figure(s.seconds, ".0f"),
-    ]
+def _cells(s: StepReport) -> dict[str, str]:
+    failed = ", ".join(f"{n} {kind}" for kind, n in s.failures.items())
+    return {
+        "policy version sampled": str(s.policy_version),
+        "rollouts trained": f"{s.rollouts_trained} of {s.rollouts}",
+        "groups trained": f"{s.groups_trained} of {s.groups}",
+        "failures": failed or "none",
+        "reward mean": _figure(s.reward_mean, ".4f"),
+        "reward min .. max": f"{_figure(s.reward_min, '.3f')} .. {_figure(s.reward_max, '.3f')}",
+        "model calls per rollout": _figure(s.turns, ".2f"),
+        "trained tokens": str(s.trained_tokens),
+        "sequences per session": _figure(s.sequences_per_session, ".2f"),
+        "engine vs trainer: probability difference, max": _figure(s.probability_difference, ".1e"),
+        "engine vs trainer: Pearson": _figure(s.pearson, ".7f"),
+        "largest advantage": _figure(s.largest_advantage, ".2f"),
+        "gradient norm": _figure(s.gradient_norm, ".2f"),
+        "seconds of rollouts": _figure(s.rollout_seconds, ".0f"),
+        "seconds of the step": _figure(s.seconds, ".0f"),
+    }
 
 
 def _figure(value: float | None, form: str) -> str:

@@ -73,6 +73,7 @@ def trainer_command(
         f"{actor}.use_dynamic_bsz": True,
         f"{actor}.ppo_max_token_len_per_gpu": plan.max_model_len,
         f"{actor}.optim.lr": plan.learning_rate,
+        f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes": bucket_megabytes(model),
         f"{rollout}.n": plan.rollouts,
         f"{rollout}.temperature": plan.temperature,
         f"{rollout}.max_model_len": plan.max_model_len,
@@ -115,6 +116,13 @@ def trainer_command(
     ]
 
 
+def bucket_megabytes(model: Path) -> int:
+    """Shared memory for sending weights: room for the largest tensor, which is the embedding, in float32."""
+    config = json.loads((model / "config.json").read_text())
+    text = config.get("text_config", config)
+    return max(128, text["vocab_size"] * text["hidden_size"] * 4 // 2**20 + 1)
+
+
 def _hydra(value: Any) -> str:
     """A value in Hydra's override grammar, strings quoted."""
     if isinstance(value, dict):
@@ -145,6 +153,7 @@ def trainer_environment(plan: Plan, files: RunFiles) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
         "OMP_NUM_THREADS": str(plan.threads),
+        "MALLOC_ARENA_MAX": "2",  # or each of Ray's many threads keeps freed memory of its own
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_CI_ENV": "1",

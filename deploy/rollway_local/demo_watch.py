@@ -13,8 +13,6 @@ from rollway_local import leash
 from rollway_local.demo_report import read_lines
 from rollway_local.demo_trainer import RunFiles
 
-_PAGE_KIB = 4
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -59,13 +57,14 @@ def _batches(url: str) -> list[dict[str, Any]]:
     return found
 
 
-def resident_gib(*roots: int) -> float:
-    """Resident memory of these processes and all below them, in GiB; shared pages count in each."""
-    pages = 0
+def memory_gib(*roots: int) -> float:
+    """Memory of these processes and all below them, in GiB: proportional set size, so that shared pages count once."""
+    kib = 0
     for root in roots:
         for pid in (root, *leash.descendants(root)):
             try:
-                pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            except (OSError, IndexError):
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            except OSError:
                 continue  # it ended
-    return pages * _PAGE_KIB / 2**20
+            kib += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    return kib / 2**20

@@ -98,15 +98,17 @@ def plan(*arguments: str) -> Plan:
 
 def test_the_trainer_is_verls_own_with_the_stacks_addresses(tmp_path: Path) -> None:
     made = plan("--set", "a.b=1", "--temperature", "0.5")
-    command = trainer_command(
-        Path("/t/python"), made, RunFiles(tmp_path), model=Path("/m o'd"), data=Path("/d"), stack=STACK
-    )
+    model = tmp_path / "m o'd"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"vocab_size": 151936, "hidden_size": 896}))
+    command = trainer_command(Path("/t/python"), made, RunFiles(tmp_path), model=model, data=Path("/d"), stack=STACK)
     assert command[:3] == ["/t/python", "-m", "verl.trainer.main_ppo"]
     assert "rollway.dispatcher_url='http://127.0.0.1:3'" in command
     assert (
         "rollway.runtime={kind:'agentcore',agent_runtime_arn:'arn:aws:x',endpoint_url:'http://127.0.0.1:1'}" in command
     )
-    assert "actor_rollout_ref.model.path='/m o\\'d'" in command
+    assert f"actor_rollout_ref.model.path='{tmp_path}/m o\\'d'" in command
+    assert "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes=520" in command
     assert command[-1] == "a.b=1"
 
 

@@ -27,7 +27,7 @@ def owned(link: Path, claim: str) -> str:
     try:
         link.symlink_to(claim)
     except FileExistsError:
-        return os.readlink(link)
+        return str(link.readlink())
     return claim
 
 
