@@ -175,7 +175,9 @@ async def open_dispatcher(
             key = settings.gateway_api_key.get_secret_value() if settings.gateway_api_key else None
             gateway = await stack.enter_async_context(open_gateway(settings.gateway_url, key))
         folder = settings.state_path.with_name(settings.state_path.name + ".agents")
-        runtimes = await stack.enter_async_context(open_runtimes(folder, settings.s3_endpoint_url))
+        runtimes = await stack.enter_async_context(
+            open_runtimes(folder, settings.s3_endpoint_url, keep_processes=settings.keep_processes)
+        )
         clock, bell = Clock(), Bell()
         patience = Patience(settings.heartbeat_window_s, settings.throttle_patience_s)
         scheduler = Scheduler(Budgets(settings.max_concurrent), patience, new_session_id)

@@ -53,6 +53,8 @@ class Engine:
         self._wake = asyncio.Event()
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._orders: dict[str, Order] = {}
+        self._broken: set[str] = set()
+        """Batches under way whose contract error has been logged."""
         self.trouble: str | None = None
         """Why nothing moves; None: all is well."""
 
@@ -91,7 +93,7 @@ class Engine:
                     self._announce(step)
                 for effect in step.effects:
                     launcher.launch(effect)
-                self._forget_finished(step)
+                self._forget_finished()
 
     async def _resume(self, launcher: _Launcher) -> None:
         effects: list[Effect] = []
@@ -136,15 +138,17 @@ class Engine:
         for published in step.published:
             _log_result(published)
         for batch in step.batches.values():
-            if batch.contract_error is not None:
+            if batch.contract_error is not None and batch.batch_id not in self._broken:
+                self._broken.add(batch.batch_id)
                 log.error("batch_failed", batch_id=batch.batch_id, why=batch.contract_error)
             if batch.finished_at is not None:
                 log.info("batch_finished", batch_id=batch.batch_id, results=batch.published, usable=batch.usable)
         self._bell.ring({p.rollout.batch_id for p in step.published} | step.batches.keys())
 
-    def _forget_finished(self, step: Step) -> None:
+    def _forget_finished(self) -> None:
         for batch_id in [b for b in self._orders if b not in self._scheduler.batches]:
             del self._orders[batch_id]
+            self._broken.discard(batch_id)
 
     async def _purge(self) -> None:
         while True:

@@ -54,6 +54,9 @@ class DispatcherSettings(ServiceSettings):
     """How long collecting a result (S3, then the gateway) is retried before the attempt fails."""
     allow_process_runtime: bool = False
     """Let batches start local processes on this machine. Whoever can post a batch can then run commands here."""
+    keep_processes: bool = True
+    """Local agent processes outlive a clean stop and are found again at the next start, as they outlive a crash. False:
+    a clean stop ends them, and the next start tries their rollouts again."""
     max_body_bytes: int = Field(default=256 * 2**20, ge=1024)
     """Largest request body."""
 

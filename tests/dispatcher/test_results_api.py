@@ -155,3 +155,37 @@ async def test_without_capture_the_agent_gets_the_callers_own_base_url(
     assert result["rollout"]["state"] == "succeeded"
     assert gateway.calls == {"own": 1}
     assert not gateway.sessions
+
+
+async def test_cancel_while_starting_leaves_no_process_behind(
+    settings: DispatcherSettings, batch: Make, state_path: Path
+) -> None:
+    silent = {"kind": "process", "command": ["sleep", "600"], "start_timeout_s": 600}
+    async with serving(settings) as api:
+        for wait_for_process in (False, True):
+            made = await api.submit(batch([{}] * 3, runtime=silent))
+            await api.until_state(made["batch_id"], "starting", 1)
+            if wait_for_process:
+                await eventually(lambda: agent_pids(state_path), "a process is there")
+            await api.cancel(made["batch_id"])
+
+            async def finished(batch_id: str = made["batch_id"]) -> bool:
+                return bool((await api.status(batch_id))["state"] == "finished")
+
+            await eventually(finished, "the starts are ended, not waited for")
+            assert not agent_pids(state_path)
+
+
+async def test_a_clean_stop_ends_local_processes_where_told_to_and_the_next_start_tries_again(
+    settings: DispatcherSettings, batch: Make, state_path: Path, tmp_path: Path
+) -> None:
+    ending = settings.model_copy(update={"keep_processes": False})
+    gate = tmp_path / "go"
+    async with serving(ending) as api:
+        made = await api.submit(batch([{"reward": 1, "wait_for": str(gate)}]))
+        await api.until_state(made["batch_id"], "running", 1)
+    assert not agent_pids(state_path)
+    os.close(os.open(gate, os.O_CREAT))
+    async with serving(ending) as api:
+        (result,) = await api.results(made["batch_id"])
+    assert (result["rollout"]["state"], result["rollout"]["attempt"]) == ("succeeded", 2)

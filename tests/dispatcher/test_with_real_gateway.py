@@ -1,4 +1,4 @@
-"""The dispatcher with the real gateway, the emulator and shim agents, each its own process; only the engine is scripted."""
+"""The dispatcher with the real gateway, the emulator and shim agents, all processes; only the engine is scripted."""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ from pathlib import Path
 SESSION_VARIABLE = "ROLLWAY_SESSION_ID"
 STATE_VARIABLE = "ROLLWAY_AGENT_OWNER"
 """Which dispatcher state file the agent belongs to: two dispatchers on one machine leave each other's agents alone."""
-_POLL_S = 0.2
+STOP_GRACE_S = 3.0
+"""From SIGTERM, on which the shim saves a cancelled result, to SIGKILL."""
+_POLL_S = 0.05
 
 
 @dataclass(slots=True)
@@ -69,6 +71,24 @@ class AgentProcess:
         """Signal the whole group; what the agent started dies with it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+    async def end(self) -> bool:
+        """SIGTERM, some grace, SIGKILL for the whole group; whether it is gone."""
+        self.kill(signal.SIGTERM)
+        await self._dies_within(STOP_GRACE_S)
+        self.kill()  # also what the leader left behind in its group
+        if not await self._dies_within(STOP_GRACE_S):
+            return False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_GRACE_S):
+                while not self.group_is_gone():  # noqa: ASYNC110 - nothing tells when a group is empty
+                    await asyncio.sleep(_POLL_S)
+        return self.group_is_gone()
+
+    async def _dies_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.dead.wait(), seconds)
+        return self.dead.is_set()
 
     def group_is_gone(self) -> bool:
         try:

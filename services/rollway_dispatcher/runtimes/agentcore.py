@@ -22,6 +22,7 @@ from botocore.exceptions import (
 )  # fmt: skip
 
 from rollway_dispatcher.runtimes.runtime import StartError, StopUnconfirmed
+from rollway_dispatcher.runtimes.starts import StartsInFlight
 from rollway_dispatcher.runtimes.tps import TpsBudgets
 from rollway_wire.batch import AgentCoreRuntime
 from rollway_wire.failures import FailureType
@@ -91,18 +92,14 @@ class AgentCore:
         if spec.qualifier is not None:
             self._target["qualifier"] = spec.qualifier
         self._arn, self._tps = spec.agent_runtime_arn, spec.tps_limit
-        self._starting: dict[str, asyncio.Event] = {}
+        self._starts = StartsInFlight()
 
     async def start(self, session_id: str, payload: bytes) -> bytes:
-        settled = self._starting[session_id] = asyncio.Event()
-        try:
+        with self._starts.begun(session_id):
             # The client first: making it takes a while, in which the calls after this one would catch up with it.
             client = await self._shared.client(self._region, self._endpoint_url)
             async with self._shared.budgets.of(self._arn, self._tps):
                 return await self._invoke(client, session_id, payload)
-        finally:
-            settled.set()
-            del self._starting[session_id]
 
     async def _invoke(self, client: BedrockAgentCoreClient, session_id: str, payload: bytes) -> bytes:
         try:
@@ -130,10 +127,7 @@ class AgentCore:
         return read
 
     async def stop(self, session_id: str) -> None:
-        settled = self._starting.get(session_id)
-        if settled is not None:
-            # A stop that overtakes its own start would leave the session running.
-            await settled.wait()
+        await self._starts.settle(session_id)
         try:
             client = await self._shared.client(self._region, self._endpoint_url)
             async with self._shared.budgets.of(self._arn, self._tps):

@@ -8,6 +8,7 @@ from collections import Counter
 import httpx
 
 from rollway_dispatcher.runtimes.runtime import StartError
+from rollway_dispatcher.runtimes.starts import StartsInFlight
 from rollway_wire.batch import HttpRuntime
 from rollway_wire.failures import FailureType
 
@@ -65,8 +66,13 @@ class HttpContainers:
         self._urls = [u.rstrip("/") for u in spec.urls]
         self._per_url = spec.sessions_per_url
         self._shared = shared
+        self._starts = StartsInFlight()
 
     async def start(self, session_id: str, payload: bytes) -> bytes:
+        with self._starts.begun(session_id):
+            return await self._start(session_id, payload)
+
+    async def _start(self, session_id: str, payload: bytes) -> bytes:
         url = self._shared.place.get(session_id) or await self._choose(session_id)
         try:
             answer = await self._shared.http.post(
@@ -111,6 +117,7 @@ class HttpContainers:
         raise StartError(FailureType.THROTTLED, f"no free slot in {len(self._urls)} containers")
 
     async def stop(self, session_id: str) -> None:
+        await self._starts.settle(session_id)
         self._shared.release(session_id)
 
     async def watch(self, session_id: str) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from pathlib import Path
 
@@ -19,21 +18,22 @@ from rollway_dispatcher.runtimes.agent_process import (
 )  # fmt: skip
 from rollway_dispatcher.runtimes.containers import SESSION_HEADER
 from rollway_dispatcher.runtimes.runtime import StartError, StopUnconfirmed
+from rollway_dispatcher.runtimes.starts import StartsInFlight
 from rollway_wire.batch import ProcessRuntime
 from rollway_wire.failures import FailureType
 
 INVOKE_TIMEOUT_S = 30.0
-STOP_GRACE_S = 3.0
-"""From SIGTERM, on which the shim saves a cancelled result, to SIGKILL."""
 _PING_EVERY_S = 0.05
 
 
 class Processes:
     """Every agent process of this dispatcher."""
 
-    def __init__(self, folder: Path, s3_endpoint_url: str | None) -> None:
-        """``folder``: for the agents' logs; it also names the owner of the agents across restarts."""
+    def __init__(self, folder: Path, s3_endpoint_url: str | None, *, keep: bool) -> None:
+        """``folder``: for the agents' logs; it also names the owner of the agents across restarts. ``keep``: the
+        agents outlive `close`."""
         self._folder = folder
+        self._keep = keep
         self._s3_endpoint_url = s3_endpoint_url
         self.owner = str(folder.absolute())
         self.http = httpx.AsyncClient(
@@ -86,7 +86,9 @@ class Processes:
         self.agents.pop(session_id, None)
 
     async def close(self) -> None:
-        """Stop following. The agents go on; the next start finds them."""
+        """End the agents, or leave them to the next start, which finds them."""
+        if not self._keep:
+            await asyncio.gather(*(agent.end() for agent in self.agents.values()))
         followers = list(self._followers)
         for follower in followers:
             follower.cancel()
@@ -100,8 +102,13 @@ class LocalProcess:
     def __init__(self, spec: ProcessRuntime, shared: Processes) -> None:
         self._spec = spec
         self._shared = shared
+        self._starts = StartsInFlight()
 
     async def start(self, session_id: str, payload: bytes) -> bytes:
+        with self._starts.begun(session_id):
+            return await self._start(session_id, payload)
+
+    async def _start(self, session_id: str, payload: bytes) -> bytes:
         try:
             agent = await self._shared.find(session_id) or await self._shared.spawn(session_id, self._spec)
         except OSError as e:
@@ -145,24 +152,16 @@ class LocalProcess:
         return answer.content
 
     async def stop(self, session_id: str) -> None:
+        while session_id in self._starts:
+            # Once its process is dead the start fails at once; before there is one, there is nothing to wait for long.
+            if (starting := self._shared.agents.get(session_id)) is not None:
+                starting.kill()
+            await self._starts.settle(session_id, within_s=_PING_EVERY_S)
         agent = await self._shared.find(session_id)
-        if agent is None:
-            return
-        agent.kill(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_GRACE_S):
-                await agent.dead.wait()
-        except TimeoutError:
-            agent.kill()
-        agent.kill()  # what the leader left behind in its group
-        try:
-            async with asyncio.timeout(STOP_GRACE_S):
-                await agent.dead.wait()
-                while not agent.group_is_gone():  # noqa: ASYNC110 - nothing tells when a group is empty
-                    await asyncio.sleep(_PING_EVERY_S)
-        except TimeoutError:
-            raise StopUnconfirmed(f"process group {agent.pid} is still there after SIGKILL") from None
-        self._shared.forget(session_id)
+        if agent is not None:
+            if not await agent.end():
+                raise StopUnconfirmed(f"process group {agent.pid} is still there after SIGKILL")
+            self._shared.forget(session_id)
 
     async def watch(self, session_id: str) -> str | None:
         agent = await self._shared.find(session_id)

@@ -37,11 +37,13 @@ class Runtimes:
 
 
 @asynccontextmanager
-async def open_runtimes(agents_folder: Path, s3_endpoint_url: str | None) -> AsyncIterator[Runtimes]:
-    """Closes connections at the end; sessions go on."""
+async def open_runtimes(
+    agents_folder: Path, s3_endpoint_url: str | None, *, keep_processes: bool
+) -> AsyncIterator[Runtimes]:
+    """Closes connections at the end; sessions go on, but for local processes unless ``keep_processes``."""
     async with AsyncExitStack() as stack:
         agentcore, containers = AgentCoreRuntimes(), Containers()
-        processes = Processes(agents_folder, s3_endpoint_url)
+        processes = Processes(agents_folder, s3_endpoint_url, keep=keep_processes)
         stack.push_async_callback(agentcore.close)
         stack.push_async_callback(containers.close)
         stack.push_async_callback(processes.close)
