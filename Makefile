@@ -59,9 +59,9 @@ types: setup-dev ## Static types, strict
 imports: setup-dev ## Who may import whom
 	@$(BIN)/lint-imports
 
-bench: setup-dev ## Benchmarks, where a folder benchmarks/ holds any
-	@if ls benchmarks/*.py >/dev/null 2>&1; then for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f || exit 1; done; \
-	else echo "no benchmarks in this checkout"; fi
+bench: setup-dev ## Each benchmark of benchmarks/ in turn (BENCH=name for one)
+	@for main in benchmarks/$(or $(BENCH),*)/__main__.py; do \
+		name=$${main%/__main__.py}; echo "== $$name"; $(BIN)/python -m $${name//\//.} $(ARGS) || exit 1; done
 
 clean: ## Remove environments, caches and what runs left behind
 	rm -rf $(DEV) $(AGENT) $(TRAINER) .work .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build

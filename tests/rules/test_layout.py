@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -95,5 +97,6 @@ def test_shell_scripts_are_executable_and_parse(name: str) -> None:
 
 
 def test_layers_are_kept() -> None:
-    checked = subprocess.run(["lint-imports"], cwd=ROOT, capture_output=True, text=True, check=False)
+    tool = Path(sys.executable).with_name("lint-imports")
+    checked = subprocess.run([tool], cwd=ROOT, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
