@@ -29,7 +29,7 @@ from rollway_local.demo_watch import Moment, look, memory_gib
 
 STACK_START_S = 180.0
 POLL_S = 0.5
-WEIGH_S = 3.0
+WEIGH_S = 8.0
 """Between looks at the memory, which cost some 10 ms a process."""
 
 

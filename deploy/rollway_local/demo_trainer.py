@@ -81,6 +81,9 @@ def trainer_command(
         f"{rollout}.max_num_batched_tokens": 2 * plan.max_model_len,
         f"+{rollout}.engine_kwargs.vllm.enable_auto_tool_choice": True,
         f"+{rollout}.engine_kwargs.vllm.tool_call_parser": plan.tool_parser,
+        f"+{rollout}.engine_kwargs.vllm.kv_cache_memory_bytes": kv_cache_bytes(
+            model, plan.agents_at_once * plan.max_model_len
+        ),
         f"{rollout}.agentcore.s3_bucket": stack["s3"]["bucket"],
         f"{rollout}.agentcore.max_rollout_time": 600,
         "rollway.dispatcher_url": stack["dispatcher"]["url"],
@@ -118,9 +121,22 @@ def trainer_command(
 
 def bucket_megabytes(model: Path) -> int:
     """Shared memory for sending weights: room for the largest tensor, which is the embedding, in float32."""
-    config = json.loads((model / "config.json").read_text())
-    text = config.get("text_config", config)
+    text = _text_config(model)
     return max(128, text["vocab_size"] * text["hidden_size"] * 4 // 2**20 + 1)
+
+
+def kv_cache_bytes(model: Path, tokens: int) -> int:
+    """Room in float32 for ``tokens`` tokens of context, and a quarter more for unfilled blocks; at least 256 MiB."""
+    text = _text_config(model)
+    heads = text["num_attention_heads"]
+    head_size = text.get("head_dim") or text["hidden_size"] // heads
+    per_token = 2 * text["num_hidden_layers"] * (text.get("num_key_value_heads") or heads) * head_size * 4
+    return max(256 * 2**20, tokens * per_token * 5 // 4)
+
+
+def _text_config(model: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((model / "config.json").read_text())
+    return {**config, **config.get("text_config", {})}
 
 
 def _hydra(value: Any) -> str:
@@ -154,7 +170,6 @@ def trainer_environment(plan: Plan, files: RunFiles) -> dict[str, str]:
         "RAY_DEDUP_LOGS": "0",
         "OMP_NUM_THREADS": str(plan.threads),
         "MALLOC_ARENA_MAX": "2",  # or each of Ray's many threads keeps freed memory of its own
-        "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_CI_ENV": "1",
         "VLLM_NO_USAGE_STATS": "1",

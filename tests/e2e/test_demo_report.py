@@ -21,6 +21,11 @@ STACK = {
 }
 
 
+MODEL = {
+    "vocab_size": 151936, "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+}  # fmt: skip
+
+
 def batch(step: int, **other: Any) -> dict[str, Any]:
     return {
         "step": step, "validate": False, "policy_version": step - 1, "groups": 4, "groups_trained": 4, "rollouts": 16,
@@ -100,7 +105,7 @@ def test_the_trainer_is_verls_own_with_the_stacks_addresses(tmp_path: Path) -> N
     made = plan("--set", "a.b=1", "--temperature", "0.5")
     model = tmp_path / "m o'd"
     model.mkdir()
-    (model / "config.json").write_text(json.dumps({"vocab_size": 151936, "hidden_size": 896}))
+    (model / "config.json").write_text(json.dumps(MODEL))
     command = trainer_command(Path("/t/python"), made, RunFiles(tmp_path), model=model, data=Path("/d"), stack=STACK)
     assert command[:3] == ["/t/python", "-m", "verl.trainer.main_ppo"]
     assert "rollway.dispatcher_url='http://127.0.0.1:3'" in command
@@ -109,6 +114,8 @@ def test_the_trainer_is_verls_own_with_the_stacks_addresses(tmp_path: Path) -> N
     )
     assert f"actor_rollout_ref.model.path='{tmp_path}/m o\\'d'" in command
     assert "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes=520" in command
+    room = 8 * 512 * (2 * 24 * 2 * 64 * 4)
+    assert f"+actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={max(2**28, room * 5 // 4)}" in command
     assert command[-1] == "a.b=1"
 
 
