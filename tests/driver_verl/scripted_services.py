@@ -22,6 +22,7 @@ class ScriptedDispatcher:
     diary: Diary
     script: Script
     submit_error: Exception | None = None
+    cancel_error: Exception | None = None
     requests: list[BatchRequest] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
 
@@ -40,6 +41,8 @@ class ScriptedDispatcher:
 
     async def cancel(self, batch_id: str) -> BatchStatus:
         self.diary.append(("cancel", batch_id))
+        if self.cancel_error:
+            raise self.cancel_error
         return self._status(BatchState.CANCELLING)
 
     def _status(self, state: BatchState) -> BatchStatus:

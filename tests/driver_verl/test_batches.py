@@ -159,6 +159,14 @@ async def test_a_stream_that_breaks_keeps_committed_groups_and_cancels_the_rest(
     assert scene.diary[-2:] == [("fence", "p"), ("tag", "train", "b", "failure")]
 
 
+async def test_a_batch_that_cannot_be_cancelled_still_lets_verl_go_on() -> None:
+    scene = Scene(play(good("a", 0), Unavailable("dispatcher is down")))
+    scene.dispatcher.cancel_error = Unavailable("still down")
+    with pytest.raises(Unavailable, match="dispatcher is down"):
+        await scene.run("a")
+    assert scene.sink.tags == {"a": "failure"}
+
+
 async def test_a_fence_that_fails_still_lets_verl_go_on_and_is_raised() -> None:
     scene = Scene(play(*(good("a", i) for i in range(N))))
     scene.gate.fence_error = Unavailable("gateway is down")

@@ -26,8 +26,11 @@ from rollway_driver.verl.settings import DriverSettings
 from rollway_driver.verl.trainer_facts import TrainerFacts
 from rollway_wire.batch import BatchRequest, BatchStatus, Capture, Group, Limits
 from rollway_wire.failures import FailureType
+from rollway_wire.problems import RollwayError
 
 log = logging.getLogger(__name__)
+
+CANCEL_TIMEOUT_S = 10.0
 
 Partition = Literal["train", "val"]
 Status = Literal["finished", "failure"]
@@ -185,18 +188,27 @@ class _Run:
 
     async def settle(self) -> None:
         """Tag what is still open, and stop the batch's rollouts if any may still run."""
+        await self._cancel()
+        failed: BaseException | None = None
+        for uid in sorted(self._groups.open):
+            try:
+                await self._close(self._groups.give_up(uid))
+            except Exception as e:  # noqa: BLE001 - raised below, once every other prompt has its tag too
+                failed = failed or e
+        if failed is not None:
+            raise failed
+
+    async def _cancel(self) -> None:
+        """Best effort: verl waits for the tags that come after, and each rollout has its own time limit."""
+        if self.record.batch_id is None or self._batch_done:
+            return
         try:
-            if self.record.batch_id is not None and not self._batch_done:
+            async with asyncio.timeout(CANCEL_TIMEOUT_S):
                 await self._b._dispatcher.cancel(self.record.batch_id)
-        finally:
-            failed: BaseException | None = None
-            for uid in sorted(self._groups.open):
-                try:
-                    await self._close(self._groups.give_up(uid))
-                except Exception as e:  # noqa: BLE001 - raised below, once every other prompt has its tag too
-                    failed = failed or e
-            if failed is not None:
-                raise failed
+        except (RollwayError, TimeoutError) as e:
+            log.warning(
+                "batch %s could not be cancelled, its rollouts end by their time limit: %s", self.record.batch_id, e
+            )
 
     async def _close(self, decided: Decided) -> None:
         order, uid = self._order, decided.uid

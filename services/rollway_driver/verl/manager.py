@@ -6,6 +6,7 @@ rows appear in the TransferQueue. Everything else happens on a thread of this cl
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import time
@@ -28,8 +29,11 @@ from rollway_driver.verl.sources import SettingsError
 from rollway_driver.verl.trainer_facts import TrainerFacts, read_facts
 from rollway_driver.verl.transfer import TransferQueueSink
 from rollway_wire.gateway import WorkerSpec
+from rollway_wire.problems import RollwayError
 
 log = logging.getLogger(__name__)
+
+DISCONNECT_TIMEOUT_S = 10.0
 
 
 class RemoteRolloutManager:
@@ -74,6 +78,8 @@ class RemoteRolloutManager:
             raise
         atexit.register(self.close)
         log.info("rollouts go to %s, pool %s", self._settings.dispatcher_url, self._settings.pool)
+        if self._settings.gateway_cumulative_token_mode:
+            log.info("gateway_cumulative_token_mode: the gateway itself decides how turns are joined, always exactly")
 
     def generate_sequences(self, prompts: TensorDict) -> None:
         """Begin a batch and return.
@@ -104,8 +110,11 @@ class RemoteRolloutManager:
             return
         self._closed = True
         atexit.unregister(self.close)
-        self._loop.end_tasks()
-        self._loop.run(self._disconnect())
+        try:
+            self._loop.end_tasks()
+            self._loop.run(self._disconnect())
+        except (TimeoutError, RollwayError) as e:
+            log.warning("pool %s may keep this run's servers: %s", self._settings.pool, e or "no answer in time")
         self._loop.close()
 
     async def _connect(self, servers: list[str]) -> None:
@@ -127,8 +136,9 @@ class RemoteRolloutManager:
 
     async def _disconnect(self) -> None:
         try:
-            for worker_id in self._worker_ids:
-                await self._gateway.remove_worker(worker_id, self._settings.pool)
+            async with asyncio.timeout(DISCONNECT_TIMEOUT_S):
+                for worker_id in self._worker_ids:
+                    await self._gateway.remove_worker(worker_id, self._settings.pool)
         finally:
             await self._gateway.aclose()
             await self._dispatcher.aclose()
