@@ -42,8 +42,8 @@ up: setup-dev setup-agent ## S3, emulator, gateway and dispatcher on this machin
 test: setup ## All tests, real vLLM and real verl among them
 	@$(BIN)/python -m pytest tests $(ARGS)
 
-test-fast: setup-dev ## The tests that need no other environment
-	@$(BIN)/python -m pytest tests -m "not heavy" $(ARGS)
+test-fast: setup-dev ## The tests that need no other environment, several at once
+	@$(BIN)/python -m pytest tests -m "not heavy" -n 4 --dist worksteal $(ARGS)
 
 lint: setup-dev ## Formatting and lint rules, nothing changed
 	@$(BIN)/ruff format --check .
@@ -59,9 +59,8 @@ types: setup-dev ## Static types, strict
 imports: setup-dev ## Who may import whom
 	@$(BIN)/lint-imports
 
-bench: setup-dev ## Each benchmark of benchmarks/ in turn (BENCH=name for one)
-	@for main in benchmarks/$(or $(BENCH),*)/__main__.py; do \
-		name=$${main%/__main__.py}; echo "== $$name"; $(BIN)/python -m $${name//\//.} $(ARGS) || exit 1; done
+bench: setup-dev ## Gateways side by side, with their peers (CHECK=1 compares ours with the recorded baseline)
+	@$(BIN)/python -m benchmarks.gateway $(if $(CHECK),--check) $(ARGS)
 
 clean: ## Remove environments, caches and what runs left behind
 	rm -rf $(DEV) $(AGENT) $(TRAINER) .work .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,32 +47,45 @@ FAILS_WITH_LOG = (
 )
 
 
-def run(folder: Path, test: str) -> subprocess.CompletedProcess[str]:
+MODULES = {"kept": KEPT, "fails with a log": FAILS_WITH_LOG} | {what: text for what, (text, _) in BROKEN.items()}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """Outcome and report of each little module, all run by one pytest of its own."""
+    folder = tmp_path_factory.mktemp("laws")
     (folder / "conftest.py").write_text(CONFTEST)
-    (folder / "test_example.py").write_text(test)
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-q", "-p",
-         "no:cacheprovider", str(folder / "test_example.py")],
+    files = {}
+    for number, (what, text) in enumerate(MODULES.items()):
+        files[what] = folder / f"test_{number}.py"
+        files[what].write_text(text)
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-p",
+         "no:cacheprovider", "--continue-on-collection-errors", str(folder)],
         capture_output=True, text=True, timeout=110, cwd=ROOT, check=False,
         env={**os.environ, "ROLLWAY_STRAY": "1", "AWS_PROFILE": "someone", "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
+    outcomes = {}
+    for what, path in files.items():
+        broken = re.findall(rf"^(?:FAILED|ERROR) \S*/{path.name}", ended.stdout, re.MULTILINE)
+        outcomes[what] = ("failed" if broken else "passed", ended.stdout)
+    return outcomes
 
 
 @pytest.mark.parametrize("what", sorted(BROKEN))
-def test_a_test_that_breaks_a_law_fails_and_says_which(what: str, tmp_path: Path) -> None:
-    test, said = BROKEN[what]
-    result = run(tmp_path, test)
-    assert result.returncode != 0, result.stdout
-    assert said in result.stdout + result.stderr
+def test_a_test_that_breaks_a_law_fails_and_says_which(what: str, results: dict[str, tuple[str, str]]) -> None:
+    outcome, said = results[what]
+    assert outcome == "failed", said
+    assert BROKEN[what][1] in said
 
 
-def test_a_test_that_keeps_them_passes(tmp_path: Path) -> None:
-    result = run(tmp_path, KEPT)
-    assert result.returncode == 0, result.stdout
+def test_a_test_that_keeps_them_passes(results: dict[str, tuple[str, str]]) -> None:
+    outcome, said = results["kept"]
+    assert outcome == "passed", said
 
 
-def test_a_services_log_is_shown_when_its_test_fails(tmp_path: Path) -> None:
-    result = run(tmp_path, FAILS_WITH_LOG)
-    assert result.returncode == 1
-    assert "log of talker" in result.stdout
-    assert "last words" in result.stdout
+def test_a_services_log_is_shown_when_its_test_fails(results: dict[str, tuple[str, str]]) -> None:
+    outcome, said = results["fails with a log"]
+    assert outcome == "failed"
+    assert "log of talker" in said
+    assert "last words" in said

@@ -73,7 +73,9 @@ def test_sigterm_ends_it_too_and_fixed_ports_and_the_log_tail_are_as_asked(stack
         assert re.search(rf"^{name} +\| {{.*listening", stack.said, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", ["emulator", *(pytest.param(n, marks=pytest.mark.heavy) for n in NAMES if n != "emulator")]
+)
 def test_a_killed_service_takes_the_rest_down_and_is_named(stack: RunningStack, name: str) -> None:
     told = stack.start()
     invoke(told)
