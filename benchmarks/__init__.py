@@ -1,0 +1,1 @@
+"""Measurements of Rollway beside its published peers. Method, machine and numbers: README.md."""

@@ -1,0 +1,163 @@
+"""One subject under test: engine, gateway, sessions and loads, with what they cost."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+
+from benchmarks.gateway.environments import ROOT
+from benchmarks.gateway.machine import Cores
+from benchmarks.gateway.process import Process, StartFailed
+from benchmarks.gateway.subjects import Launch, Subject, free_port
+from benchmarks.load_client import Call, LoadResult, run_load
+from benchmarks.load_engine import MODEL, Script, words
+
+START_S = 90.0
+
+
+class Refused(RuntimeError):
+    """A subject did not answer as it should, so its numbers would mean nothing."""
+
+
+@dataclass
+class Cost:
+    """Of one load."""
+
+    cpu_s: float
+    load: LoadResult
+    upstream: int
+    """Calls that reached the engine."""
+    captured: int
+    """Of those, calls that asked for tokens."""
+
+
+def prompt(tokens: int) -> str:
+    """Text of about so many tokens."""
+    return " ".join(words(tokens))
+
+
+def body(messages: list[dict[str, object]], *, stream: bool = False, max_tokens: int = 256) -> bytes:
+    return orjson.dumps(
+        {"model": MODEL, "stream": stream, "max_tokens": max_tokens, "temperature": 1.0, "messages": messages}
+    )
+
+
+class Bench:
+    """A running subject. Made with `running`."""
+
+    def __init__(self, subject: Subject, gateway: Process, url: str, engine_url: str) -> None:
+        self.subject = subject
+        self.gateway = gateway
+        self.url = url
+        self._engine_url = engine_url
+
+    async def script(self, script: Script) -> None:
+        """Set what the engine answers from now on."""
+        await run_load(self._engine_url, [Call("/script", orjson.dumps(asdict(script)))], in_flight=1)
+
+    async def tally(self) -> dict[str, int]:
+        got = await run_load(self._engine_url, [Call("/tally", b"", method="GET")], in_flight=1, keeps=True)
+        counts: dict[str, int] = orjson.loads(got.bodies[0])
+        return counts
+
+    async def sessions(self, count: int) -> list[str]:
+        """Open so many sessions; their ids."""
+        ids = [str(uuid.uuid4()) for _ in range(count)]
+        opens = self.subject.opens
+        if opens is not None:
+            opened = await run_load(self.url, [opens(i) for i in ids], in_flight=8)
+            good = opened.answered[200] + opened.answered[201]
+            if good != count:
+                raise Refused(f"{count - good} of {count} sessions could not be opened: {dict(opened.answered)}")
+        return ids
+
+    def call(self, session: str, payload: bytes) -> Call:
+        return Call(self.subject.path(session), payload, self.subject.headers(session))
+
+    async def load(
+        self, sessions: list[str], payload: bytes, *, in_flight: int, timeout_s: float = 60, deadline_s: float = 60,
+        keeps: bool = False,
+    ) -> Cost:  # fmt: skip
+        """One call in each session, and its cost."""
+        calls: Iterator[Call] = (self.call(s, payload) for s in sessions)
+        before, began = await self.tally(), self.gateway.cpu_s()
+        result = await run_load(
+            self.url, calls, in_flight=in_flight, timeout_s=timeout_s, deadline_s=deadline_s, keeps=keeps
+        )
+        cpu_s, after = self.gateway.cpu_s() - began, await self.tally()
+        return Cost(cpu_s, result, after["calls"] - before["calls"], after["captured"] - before["captured"])
+
+    async def check(self, script: Script, payload: bytes, *, stream: bool) -> None:
+        """One call, its answer read: it must be the engine's.
+
+        Raises:
+            Refused: it is not.
+        """
+        cost = await self.load(await self.sessions(1), payload, in_flight=1, keeps=True)
+        if cost.load.ok != 1:
+            raise Refused(f"the first call was answered {dict(cost.load.answered)}: {cost.load.bodies[:1]!r:.300}")
+        got = cost.load.bodies[0]
+        expected = " ".join(words(script.prompt_tokens + script.sampled_tokens)[-3:]).encode()
+        if not stream and expected not in got:
+            raise Refused(f"the answer lacks the engine's last words: {got[-300:]!r}")
+        if stream and self.subject.streams and cost.load.events < script.events - 1:
+            raise Refused(f"{cost.load.events} events of {script.events}")
+
+
+@asynccontextmanager
+async def running(subject: Subject, cores: Cores) -> AsyncIterator[Bench]:
+    """Engine and subject, up and answering.
+
+    Raises:
+        Unavailable: the subject cannot be had here.
+        StartFailed: it did not come up.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"bench-{subject.name}-"))
+    started: list[Process] = []
+    try:
+        engine = Process(
+            [sys.executable, "-m", "benchmarks.load_engine"], core=cores.engine, log=folder / "engine.log", cwd=ROOT,
+            pipe=True,
+        )  # fmt: skip
+        started.append(engine)
+        engine_url = engine.first_line()
+        port = free_port()
+        command = subject.command(Launch(port, engine_url, folder))
+        gateway = Process(
+            command, core=cores.subject, log=folder / "gateway.log", cwd=ROOT, environment=subject.environment
+        )
+        started.append(gateway)
+        url = f"http://127.0.0.1:{port}"
+        await _up(gateway, url, subject.health)
+        yield Bench(subject, gateway, url, engine_url)
+    finally:
+        for process in reversed(started):
+            process.stop()
+        shutil.rmtree(folder)
+
+
+async def _up(gateway: Process, url: str, path: str) -> None:
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        if not gateway.alive:
+            raise StartFailed(f"ended at once: {gateway.log_end()}")
+        try:
+            got = await run_load(url, [Call(path, b"", method="GET")], in_flight=1, timeout_s=5)
+        except OSError:
+            await asyncio.sleep(0.1)
+            continue
+        if got.ok:
+            await asyncio.sleep(0.5)  # what it starts in the background, its workers' first check among it
+            return
+        await asyncio.sleep(0.1)
+    raise StartFailed(f"not healthy within {START_S:g} s: {gateway.log_end()}")

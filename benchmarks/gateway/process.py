@@ -1,0 +1,106 @@
+"""A measured process: started on its core, its CPU time and memory read, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SETTLE = Path(__file__).parent / "settle"
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class StartFailed(RuntimeError):
+    """A process ended or did not come up; the message holds the end of its log."""
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _bound(core: int) -> None:
+    """In the child: stay on one core, and end with the process that started it."""
+    os.sched_setaffinity(0, {core})
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Process:
+    """A process and what it starts. Everything it prints goes to ``log``."""
+
+    def __init__(
+        self, command: Sequence[str], *, core: int, log: Path, environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None, pipe: bool = False,
+    ) -> None:  # fmt: skip
+        self._settled = log.with_suffix(".settled")
+        self._log = log
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("ROLLWAY_", "RLLM_", "PYTHON"))}
+        extra = {"PYTHONPATH": str(SETTLE), "BENCH_SETTLED": str(self._settled), "PYTHONUNBUFFERED": "1"}
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                list(command), preexec_fn=lambda: _bound(core), env={**clean, **extra, **(environment or {})}, cwd=cwd,
+                stdout=subprocess.PIPE if pipe else out, stderr=out, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def first_line(self) -> str:
+        """What the process says first, where it was started with ``pipe``."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode().strip()
+        if not line:
+            raise StartFailed(f"said nothing: {self.log_end()}")
+        return line
+
+    def log_end(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:]
+
+    def tree(self) -> list[int]:
+        """The process and its living descendants."""
+        parents: dict[int, list[int]] = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                after = stat.read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+                continue
+            parents.setdefault(int(after[1]), []).append(int(stat.parent.name))
+        found = [self.pid]
+        for pid in found:
+            found += parents.get(pid, [])
+        return found
+
+    def cpu_s(self) -> float:
+        """CPU seconds, user and system, all threads, since the start; of the tree."""
+        return sum(time.clock_gettime((~pid << 3) | 2) for pid in self.tree())
+
+    def resident(self) -> int:
+        """Resident bytes of the tree."""
+        return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.tree()) * PAGE
+
+    async def settle(self) -> None:
+        """Have a Python process collect its garbage and give free memory back; it says when it has."""
+        before = self._settled.stat().st_size if self._settled.exists() else 0
+        os.kill(self.pid, signal.SIGUSR2)
+        async with asyncio.timeout(60):
+            while not self._settled.exists() or self._settled.stat().st_size == before:  # noqa: ASYNC110 - a file
+                await asyncio.sleep(0.02)
+
+    def stop(self) -> None:
+        if self.alive:
+            self._process.terminate()
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()

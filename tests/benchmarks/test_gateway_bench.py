@@ -1,0 +1,110 @@
+"""The harness counts rightly; how fast anything is, no test says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gateway import baseline, table
+from benchmarks.load_client import Call, run_load
+from benchmarks.load_engine import Answers, Script
+from tests.rules.repository import ROOT
+
+
+@pytest.mark.timeout(400)
+def test_a_small_run_measures_floor_and_gateway_and_its_counts_are_exact(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gateway", "--quick", "--rounds", "1", "--suites", "plain,stream,memory",
+         "--subjects", "relay,rollway", "--out", str(out)],
+        cwd=ROOT, capture_output=True, text=True, timeout=380, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    run = json.loads(out.read_text())
+    relay, ours = run["results"]["relay"], run["results"]["rollway"]
+    assert run["failures"] == {}
+    assert (relay["plain_upstream_per_call"], ours["plain_upstream_per_call"]) == (1, 1)
+    assert (relay["plain_captured_per_call"], ours["plain_captured_per_call"]) == (0, 1)
+    assert relay["stream_events_per_call"] == ours["stream_events_per_call"] == Script().events
+    assert ours["plain_cpu_ms_per_call"] > 0 and ours["stream_us_per_event"] > 0
+    assert ours["first_turn_kept_bytes"] is not None and relay["first_turn_kept_bytes"] is None
+    assert "rollway" in ended.stdout
+
+
+def test_later_prompts_of_the_load_engine_extend_what_was_prompted_and_sampled() -> None:
+    def answer(tokens: int) -> dict[str, list[int]]:
+        made = json.loads(Answers(Script(prompt_tokens=tokens, sampled_tokens=8)).chat.partition(b"\r\n\r\n")[2])
+        return {"prompt": made["prompt_token_ids"], "sampled": made["choices"][0]["token_ids"]}
+
+    first, second = answer(16), answer(16 + 8 + 4)
+    assert second["prompt"][:24] == first["prompt"] + first["sampled"]
+
+
+async def _serve(reply: bytes | None) -> asyncio.Server:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (await reader.readuntil(b"\r\n\r\n")) and reply is not None:
+            writer.write(reply)
+        await reader.read()
+        writer.close()
+
+    async def quietly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handle(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    return await asyncio.start_server(quietly, "127.0.0.1", 0)
+
+
+def _url(server: asyncio.Server) -> str:
+    return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+CALL = Call("/", b"", method="GET")
+
+
+async def test_each_call_is_made_once_and_counted_by_its_status() -> None:
+    async with await _serve(b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\n\r\nno") as server:
+        got = await run_load(_url(server), [CALL] * 10, in_flight=3, keeps=True)
+    assert (dict(got.answered), got.failed, got.ok, len(got.latencies)) == ({503: 10}, 10, 0, 10)
+    assert got.bodies == [b"no"] * 10
+
+
+async def test_calls_that_are_not_answered_are_given_up_and_the_load_ends() -> None:
+    async with await _serve(None) as server:
+        got = await run_load(_url(server), [CALL] * 4, in_flight=2, timeout_s=0.2)
+    assert (got.timeouts, got.ok, got.lost) == (4, 0, 0)
+
+
+async def test_events_of_a_stream_are_counted_without_its_end() -> None:
+    body = b'data: {"a":1}\n\ndata: {"a":2}\n\ndata: [DONE]\n\n'
+    stream = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    async with await _serve(stream) as server:
+        got = await run_load(_url(server), [CALL] * 3, in_flight=1)
+    assert (got.events, got.ok) == (6, 3)
+
+
+FLOOR = {"plain_cpu_ms_per_call": 0.1, "first_turn_kept_bytes": None}
+
+
+def _run(cpu: float, kept: float) -> dict[str, dict[str, float | int | None]]:
+    return {"relay": dict(FLOOR), "rollway": {"plain_cpu_ms_per_call": cpu, "first_turn_kept_bytes": kept}}
+
+
+def test_a_slower_machine_is_no_regression_and_a_worse_ratio_is() -> None:
+    then = _run(0.5, 12_000)
+    slow = {name: {k: v and v * 3 for k, v in numbers.items()} for name, numbers in _run(0.5, 4_000).items()}
+    assert baseline.regressions(slow, then, "rollway") == []
+    worse = baseline.regressions(_run(0.7, 12_000), then, "rollway")
+    assert worse == ["rollway plain_cpu_ms_per_call: 7.00× the floor, baseline 5.00×"]
+    assert len(baseline.regressions(_run(0.5, 20_000), then, "rollway")) == 1
+
+
+def test_the_table_shows_ratios_to_the_floor_and_dashes_for_what_was_not_measured() -> None:
+    shown = table.text({**_run(0.5, 12_000), "peer": {"plain_cpu_ms_per_call": 5.0}})
+    assert "0.5 (5.0×)" in shown and "5 (50.0×)" in shown and "12,000" in shown and "–" in shown
