@@ -37,6 +37,8 @@ def merged(events: list[Any]) -> list[str]:
             rest.append(event)
             continue
         (choice,) = event["choices"]
+        if choice.get("delta") == {"content": None} and choice["finish_reason"] is None:
+            continue  # what is left of tool calls the agent did not want; as many as the engine sent pieces
         run = streams.setdefault(choice["index"], [])
         if not (run and _joined(run[-1], event)):
             run.append(event)
@@ -44,16 +46,13 @@ def merged(events: list[Any]) -> list[str]:
 
 
 def _joined(before: dict[str, Any], event: dict[str, Any]) -> bool:
-    """Move what ``event`` carries to ``before`` where both only carry text; True when nothing of it is left.
-
-    A choice's last event keeps its place without its text. Running usage is the later one's.
+    """Move what ``event`` carries to ``before`` where both only carry text, or arguments of one tool call; True when
+    nothing of it is left. A choice's last event keeps its place without its text. Running usage is the later one's.
     """
     a, b = before["choices"][0], event["choices"][0]
     x, y = (a, b) if "text" in b else (a["delta"], b["delta"])
-    key = "text" if "text" in b else "content"
-    if key not in x or a["finish_reason"] is not None or (key == "content" and (set(x) | set(y)) - {key}):
+    if a["finish_reason"] is not None or not _moved(x, y, "text" if "text" in b else "content"):
         return False
-    x[key] += y.pop(key, "")
     for name in ("token_ids", "prompt_token_ids"):
         if b.get(name) is not None:
             a[name] = (a.get(name) or []) + b.pop(name)
@@ -64,3 +63,18 @@ def _joined(before: dict[str, Any], event: dict[str, Any]) -> bool:
     if "usage" in event:
         before["usage"] = event["usage"]
     return b["finish_reason"] is None
+
+
+def _moved(x: dict[str, Any], y: dict[str, Any], key: str) -> bool:
+    """Append the text of ``y`` to that of ``x``, or its tool call's arguments; False when it carries anything else."""
+    if x.get(key) is not None and (key == "text" or (set(x) == {key} and not set(y) - {key})):
+        x[key] += y.pop(key, None) or ""
+        return True
+    calls, more = x.get("tool_calls"), y.get("tool_calls")
+    same = calls and more and len(calls) == len(more) == 1 and set(more[0]) == {"index", "function"}
+    if not same or calls[0]["index"] != more[0]["index"] or set(more[0]["function"]) != {"arguments"}:
+        return False
+    if "arguments" not in calls[0]["function"]:
+        return False
+    calls[0]["function"]["arguments"] += y.pop("tool_calls")[0]["function"]["arguments"]
+    return True
