@@ -18,13 +18,13 @@ from rollway_local.demo_watch import Moment
 
 
 class Progress:
-    """A line that stays in place on a terminal; elsewhere a line per change of phase."""
+    """A line that stays in place on a terminal; elsewhere a line per change of phase and quarter of the rollouts."""
 
     def __init__(self, console: Console, steps: int) -> None:
         self._console = console
         self._steps = steps
         self._begin = time.monotonic()
-        self._shown = ""
+        self._shown: tuple[str, str, int] | None = None
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
 
     def __enter__(self) -> Self:
@@ -46,9 +46,12 @@ class Progress:
                 f"[bold]{where}{moment.phase}[/]", bar, f"{moment.done}/{moment.total} rollouts", f"{seconds:.0f} s"
             )
             self._live.update(line)
-        elif (line_text := f"{where}{moment.phase}") != self._shown:
-            self._shown = line_text
-            self._console.print(f"[{seconds:6.1f} s] {line_text}", markup=False, highlight=False)
+            return
+        quarter = 4 * moment.done // max(1, moment.total)
+        if (where, moment.phase, quarter) != self._shown:
+            self._shown = (where, moment.phase, quarter)
+            count = f" {moment.done}/{moment.total}" if moment.phase == "rollouts" else ""
+            self._console.print(f"[{seconds:6.1f} s] {where}{moment.phase}{count}", markup=False, highlight=False)
 
 
 def show_report(
