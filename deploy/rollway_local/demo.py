@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--prompts", type=_count, default=4, help="prompts per step (%(default)s)")
     made.add_argument("--rollouts", type=_count, default=4, help="rollouts per prompt (%(default)s)")
     made.add_argument("--max-tokens", type=_count, default=32, help="of one model call (%(default)s)")
-    made.add_argument("--temperature", type=float, default=0.7, help="(%(default)s)")
+    made.add_argument("--temperature", type=float, default=0.5, help="(%(default)s)")
     made.add_argument("--prompt-length", type=_count, default=256, help="budget in tokens (%(default)s)")
     made.add_argument("--response-length", type=_count, default=256, help="budget in tokens (%(default)s)")
     made.add_argument("--learning-rate", type=float, default=1e-5, help="(%(default)s)")
