@@ -1,7 +1,10 @@
-"""The agents' side: raw ASGI for the OpenAI routes, so that a model call meets no framework on its way.
+"""The agents' side: raw ASGI for the model routes, so that a model call meets no framework on its way.
 
 /sessions/{id}/v1/chat/completions · completions · models      id up to the first /v1, slashes allowed
-/v1/chat/completions · completions · models                    the session is in the API key
+                 /responses · messages · messages/count_tokens
+/v1/…                                                          the session is in the API key
+
+Some SDKs add /v1 to their base URL themselves: /v1/v1/… is /v1/….
 """
 
 from __future__ import annotations
@@ -9,13 +12,19 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import uuid
 from typing import TYPE_CHECKING
 
+import orjson
 import structlog
 from starlette.types import Receive, Scope, Send
 
 from rollway_gateway.call import ModelCall, send_error, send_whole
 from rollway_gateway.capture.ask import Kind, read_ask
+from rollway_gateway.counting import count_tokens
+from rollway_gateway.dialects.fields import read_object
+from rollway_gateway.dialects.sending import TranslatedSend, send_refusal
+from rollway_gateway.dialects.table import COUNT_TOKENS, dialect_of
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.session import Session
 from rollway_gateway.upstream import WorkerLost, WorkerSilent, fetch
@@ -28,7 +37,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _IN_PATH = re.compile(r"/sessions/(.+?)/v1(/.*)?", re.DOTALL)
-_KINDS: dict[str, Kind] = {"/chat/completions": "chat", "/completions": "text"}
+_KINDS: dict[str, Kind] = {
+    "/chat/completions": "chat", "/completions": "text",
+    "/responses": "chat", "/messages": "chat", COUNT_TOKENS: "chat",
+}  # fmt: skip
 _OWN = re.compile(r"/v1/(sessions|pools)(/|$)")
 _FORWARDED = ("x-request-id", "traceparent", "tracestate")
 """Headers of the agent's request that go to the worker."""
@@ -38,18 +50,24 @@ def match(path: str) -> tuple[str | None, str] | None:
     """(session id in the path or None, route after /v1) of an agent's path; None: not an agent's."""
     found = _IN_PATH.fullmatch(path)
     if found is not None:
-        return found[1], found[2] or ""
+        return found[1], _once(found[2] or "")
     if path.startswith("/v1") and path[3:4] in ("", "/") and not _OWN.match(path):
-        return None, path[3:]
+        return None, _once(path[3:])
     return None
+
+
+def _once(route: str) -> str:
+    return route[3:] if route.startswith("/v1/") else route
 
 
 async def serve(
     gateway: Gateway, session_id: str | None, route: str, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Answer one request on an agent's route; every error in OpenAI's shape."""
+    """Answer one request on an agent's route; every error in the shape of the route's provider."""
     started_at = time.time()
     headers: dict[bytes, bytes] = dict(scope["headers"])
+    dialect = dialect_of(route)
+    request_id = headers.get(b"x-request-id", b"").decode("latin-1") or f"req_{uuid.uuid4().hex}"
     try:
         kind = _route_kind(route, scope["method"])
         session = _session(gateway, session_id, headers)
@@ -57,21 +75,32 @@ async def serve(
             await _models(gateway, session, send)
             return
         raw = await _read_body(receive, headers, gateway.settings.max_body_bytes, gateway.settings.body_timeout_s)
+        if route == COUNT_TOKENS:
+            await count_tokens(gateway, session, read_object(raw), send)
+            return
+        answer = send
+        if dialect is not None:
+            exchange = dialect.open(read_object(raw), session.responses)
+            raw, answer = orjson.dumps(exchange.chat), TranslatedSend(dialect, exchange, send, request_id)
         call = ModelCall(
             session=session, pool=gateway.pool(session.pool), store=gateway.store, client=gateway.client,
             ask=read_ask(kind, raw, session.sampling_params), raw=raw, headers=_forwarded(headers),
             settings=gateway.settings, started_at=started_at,
         )  # fmt: skip
-        await call.run(receive, send)
+        await call.run(receive, answer)
     except AgentError as e:
-        await send_error(send, e)
+        if dialect is None:
+            await send_error(send, e)
+        else:
+            await send_refusal(send, dialect, e, request_id)
 
 
 def _route_kind(route: str, method: str) -> Kind | None:
     """The kind of model call; None for the list of models."""
     kind = _KINDS.get(route)
     if kind is None and route != "/models":
-        raise AgentError(404, f"no route /v1{route}: this gateway serves chat/completions, completions and models")
+        served = ", ".join(name[1:] for name in (*_KINDS, "/models"))
+        raise AgentError(404, f"no route /v1{route}: this gateway serves {served}")
     allowed = ("POST",) if kind is not None else ("GET", "HEAD")
     if method not in allowed:
         raise AgentError(405, f"/v1{route} takes {allowed[0]}, not {method}", allow=", ".join(allowed))
@@ -80,8 +109,7 @@ def _route_kind(route: str, method: str) -> Kind | None:
 
 def _session(gateway: Gateway, session_id: str | None, headers: dict[bytes, bytes]) -> Session:
     if session_id is None:
-        scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        session_id = gateway.keys.session_of(key.strip()) if scheme.lower() == "bearer" else None
+        session_id = next(filter(None, map(gateway.keys.session_of, _keys(headers))), None)
         if session_id is None:
             raise AgentError(
                 401, "without a session in the URL (/sessions/{id}/v1/…) the API key must be a session ticket's"
@@ -98,6 +126,13 @@ def _session(gateway: Gateway, session_id: str | None, headers: dict[bytes, byte
         return gateway.open_session(spec, keeps_messages=True)[0]
     except BadRequest as e:
         raise AgentError(400, e.detail) from e
+
+
+def _keys(headers: dict[bytes, bytes]) -> list[str]:
+    """The API keys a request carries: as OpenAI's SDK sends one, and as Anthropic's does."""
+    scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    bearer = [key.strip()] if scheme.lower() == "bearer" else []
+    return [*bearer, headers.get(b"x-api-key", b"").decode("latin-1").strip()]
 
 
 async def _read_body(receive: Receive, headers: dict[bytes, bytes], limit: int, timeout_s: float) -> bytes:

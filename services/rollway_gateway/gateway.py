@@ -33,7 +33,10 @@ class Gateway:
         self.client = client
         secret = settings.key_secret
         self.keys = SessionKeys(secret.get_secret_value() if secret is not None else None)
-        self.store = SessionStore(kept_bytes_per_session=int(settings.kept_messages_mib * 2**20))
+        self.store = SessionStore(
+            kept_bytes_per_session=int(settings.kept_messages_mib * 2**20),
+            response_bytes_per_session=int(settings.kept_responses_mib * 2**20),
+        )
         self.pools: dict[str, Pool] = {}
         self.health = HealthWatch(client, settings, self.workers)
         self.ensure_pool(DEFAULT_POOL)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from rollway_gateway.dialects.responses.kept import KeptResponses
+from rollway_gateway.exact.fidelity import Fidelity
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.record import CallRecord
 from rollway_wire.tokens import Trajectory, Turn
@@ -25,6 +27,8 @@ class Session:
     metadata: dict[str, Any]
     created_at: float
     keeps_messages: bool
+    responses: KeptResponses
+    """What a Responses request may continue."""
     state: Literal["open", "sealing", "sealed"] = "open"
     worker_id: str | None = None
     """Where its calls go."""
@@ -33,6 +37,7 @@ class Session:
     """Answered with an error before anything was sampled for the agent."""
     calls: set[SessionCall] = field(default_factory=set)
     """In flight."""
+    fidelity: Fidelity = field(default_factory=Fidelity)
     records: list[CallRecord] = field(default_factory=list)
     kept_bytes: int = 0
     when_idle: list[Callable[[], None]] = field(default_factory=list)

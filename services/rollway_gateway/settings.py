@@ -29,6 +29,18 @@ class GatewaySettings(ServiceSettings):
     """Keep the messages of calls for rllm's traces, in sessions opened by its API or implicitly; others never do."""
     kept_messages_mib: float = Field(default=16, ge=0)
     """Most memory for the kept messages of one session; the oldest calls lose theirs first."""
+    kept_responses_mib: float = Field(default=4, ge=0)
+    """Most memory for the responses of one session that `previous_response_id` may continue; the oldest go first."""
+    mode: Literal["auto", "exact", "mirror"] = "auto"
+    """auto: exact where the model's template is proven and the worker agrees with it, else mirror. exact: a worker that
+    cannot be exact is not healthy. mirror: chat calls are passed on as they are."""
+    history: Literal["faithful", "continuous"] = "faithful"
+    """Exact mode, where a template drops earlier reasoning. faithful: as it does, so the session branches; continuous:
+    everything sampled stays."""
+    tokenizer: str | None = None
+    """Folder of tokenizer and chat template for workers registered without one; None: the folder the worker names."""
+    probe_timeout_s: float = Field(default=120, gt=0)
+    """Proving a template and asking a worker what it can do, together."""
     max_body_mib: float = Field(default=64, gt=0)
     """Largest request body."""
     body_timeout_s: float = Field(default=60, gt=0)

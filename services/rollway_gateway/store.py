@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rollway_gateway.dialects.responses.kept import KeptResponses
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.record import CallRecord
 from rollway_gateway.session import Session, SessionCall
@@ -52,12 +53,13 @@ def check_sampling(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SessionStore:
-    def __init__(self, *, kept_bytes_per_session: int) -> None:
+    def __init__(self, *, kept_bytes_per_session: int, response_bytes_per_session: int) -> None:
         self._sessions: dict[str, Session] = {}
         self._calls: dict[str, tuple[Session, CallRecord]] = {}
         """By call id, of sessions that keep messages: rllm's traces are looked up so."""
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._kept_limit = kept_bytes_per_session
+        self._responses_limit = response_bytes_per_session
 
     # -- life
 
@@ -77,7 +79,7 @@ class SessionStore:
             return found, False
         session = Session(
             session_id=session_id, pool=spec.pool, sampling_params=params, metadata=dict(spec.metadata),
-            created_at=time.time(), keeps_messages=keeps_messages,
+            created_at=time.time(), keeps_messages=keeps_messages, responses=KeptResponses(self._responses_limit),
         )  # fmt: skip
         self._sessions[session_id] = session
         self._gone.pop(session_id, None)
@@ -121,6 +123,7 @@ class SessionStore:
         """Refuse further calls and abort those in flight."""
         if session.state == "open":
             session.state = "sealing"
+            session.responses.clear()
             self._abort(session, "the session was sealed")
 
     def seal(self, session: Session) -> Trajectory:
@@ -189,7 +192,7 @@ def trajectory_of(session: Session) -> Trajectory:
     return cut(
         session.session_id,
         session.turns(),
-        mode="mirror",
+        mode=session.fidelity.mode,
         lost_tokens=session.lost_tokens(),
         metadata={
             **session.metadata,
@@ -197,6 +200,7 @@ def trajectory_of(session: Session) -> Trajectory:
             "pool": session.pool,
             "calls": session.calls_begun,
             "failed_calls": session.failed_calls,
+            **session.fidelity.metadata(),
         },
         incomplete=session.doubt() or flying,
     )

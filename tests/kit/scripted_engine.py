@@ -1,8 +1,9 @@
 """A scripted engine: an HTTP server on a free port that speaks vLLM's wire format but samples nothing.
 
 It answers /v1/chat/completions and /v1/completions from a script, streaming or not, with token ids and log-probs where
-the request asks for them and nulls where it does not, as vLLM 0.28 to 0.32 do. Its tokenizer is one token per UTF-8
-byte and its chat template is append-only, so a linear conversation's prompts extend one another exactly.
+the request asks for them and nulls where it does not, as vLLM 0.28 to 0.32 do, and counts on /tokenize. Its tokenizer
+is one token per UTF-8 byte and its chat template is append-only, so a linear conversation's prompts extend one another
+exactly.
 
     async with ScriptedEngine() as engine:
         engine.script(Reply("hello"), Reply(tool_calls=[("add", '{"a": 1}')]))   # one per call, in order
@@ -44,6 +45,7 @@ class Reply:
     """(name, arguments as JSON text)."""
     finish_reason: str | None = None
     """None: "tool_calls" with tool calls, else "stop". Other than that, no end token is sampled."""
+    stop_reason: str | int | None = None
     logprob: float | None = None
     """Of every token; None: -(k % 7) / 8 for the k-th token."""
     tokens_per_event: int = 1
@@ -156,15 +158,15 @@ class _Choice:
         return {**out, "reasoning": None if hidden else self.reply.reasoning}
 
     def whole(self, prompt: list[int]) -> dict[str, Any]:
-        ids = self.ids if self.shows_ids else None
+        r, ids = self.reply, self.ids if self.shows_ids else None
         if self.chat:
             return {
                 "index": self.index, "message": self.message(), "logprobs": self.logprobs(0, len(self.ids)),
-                "finish_reason": self.finish, "stop_reason": None, "token_ids": ids, "routed_experts": None,
+                "finish_reason": self.finish, "stop_reason": r.stop_reason, "token_ids": ids, "routed_experts": None,
             }  # fmt: skip
         return {
             "index": self.index, "text": self.text, "logprobs": self.logprobs(0, len(self.ids)),
-            "finish_reason": self.finish, "stop_reason": None, "token_ids": ids, "prompt_logprobs": None,
+            "finish_reason": self.finish, "stop_reason": r.stop_reason, "token_ids": ids, "prompt_logprobs": None,
             "prompt_token_ids": prompt if self.shows_ids else None, "routed_experts": None,
         }  # fmt: skip
 
@@ -221,6 +223,7 @@ class ScriptedEngine:
         app = web.Application(client_max_size=1 << 28)
         app.router.add_post("/v1/chat/completions", self._call)
         app.router.add_post("/v1/completions", self._call)
+        app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
@@ -241,6 +244,12 @@ class ScriptedEngine:
     async def _models(self, request: web.Request) -> web.Response:
         data = [{"id": m, "object": "model", "created": 1, "owned_by": "vllm", "parent": None} for m in self.models]
         return web.json_response({"object": "list", "data": data})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.requests.append((request.path, body))
+        ids = chat_ids(body["messages"])
+        return web.json_response({"count": len(ids), "max_model_len": 1 << 20, "tokens": ids, "token_strs": None})
 
     async def _call(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -320,11 +329,16 @@ class ScriptedEngine:
             return
         prompts, choices, n = self._choices(body, reply, chat)
         head = self._head(chat, "chat.completion.chunk")
-        asked_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        options = body.get("stream_options") or {}
+        asked_usage, made = bool(options.get("include_usage")), 0
         events = self._chat_events if chat else self._text_events
         for chunk in events(head, prompts, choices, n, body):
             if not asked_usage and self.fingerprint is not None and any(c["finish_reason"] for c in chunk["choices"]):
                 chunk["system_fingerprint"] = self.fingerprint
+            if asked_usage and options.get("continuous_usage_stats"):
+                made += sum(len(c.get("token_ids") or ()) for c in chunk["choices"])
+                asked = sum(map(len, prompts))
+                chunk["usage"] = {"prompt_tokens": asked, "total_tokens": asked + made, "completion_tokens": made}
             yield _event(chunk)
         if reply.error is not None:
             yield _event({"error": reply.error})
@@ -351,7 +365,7 @@ class ScriptedEngine:
             choice = {"index": c.index, "delta": delta, "logprobs": c.logprobs(lo, hi)}
             choice["finish_reason"] = c.finish if last and c.reply.error is None else None
             if last:
-                choice["stop_reason"] = None
+                choice["stop_reason"] = c.reply.stop_reason
             yield {**head, "choices": [{**choice, "token_ids": c.ids[lo:hi] if c.shows_ids else None}]}
 
     @staticmethod
