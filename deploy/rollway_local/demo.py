@@ -102,7 +102,7 @@ def run(plan: Plan, console: Console) -> int:
     report = read_report(files, steps=plan.steps, status=status)
     show_report(console, report, files, time.monotonic() - begin, peak, model)
     if status != 0:
-        console.print(trainer.tail(), markup=False, highlight=False, style="dim")
+        console.print(trainer.tail(), markup=False, highlight=False, soft_wrap=True)
     return 1 if report.problems else 0
 
 

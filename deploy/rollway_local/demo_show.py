@@ -59,7 +59,8 @@ def show_report(
 ) -> None:
     """The table, the verdict, and where everything lies."""
     console.print()
-    console.print(_table(report, model))
+    if report.steps:
+        console.print(_table(report, model))
     console.print("weights as vLLM received them: " + " -> ".join(w[:12] for w in report.weights), highlight=False)
     console.print(f"trajectories   {files.trajectories}", soft_wrap=True, highlight=False)
     console.print(f"trainer's log  {files.trainer_log}", soft_wrap=True, highlight=False)

@@ -122,7 +122,7 @@ def trainer_command(
 def bucket_megabytes(model: Path) -> int:
     """Shared memory for sending weights: room for the largest tensor, which is the embedding, in float32."""
     text = _text_config(model)
-    return max(128, text["vocab_size"] * text["hidden_size"] * 4 // 2**20 + 1)
+    return max(128, int(text["vocab_size"] * text["hidden_size"] * 4) // 2**20 + 1)
 
 
 def kv_cache_bytes(model: Path, tokens: int) -> int:
@@ -130,7 +130,7 @@ def kv_cache_bytes(model: Path, tokens: int) -> int:
     text = _text_config(model)
     heads = text["num_attention_heads"]
     head_size = text.get("head_dim") or text["hidden_size"] // heads
-    per_token = 2 * text["num_hidden_layers"] * (text.get("num_key_value_heads") or heads) * head_size * 4
+    per_token = int(2 * text["num_hidden_layers"] * (text.get("num_key_value_heads") or heads) * head_size * 4)
     return max(256 * 2**20, tokens * per_token * 5 // 4)
 
 

@@ -131,7 +131,7 @@ class RemoteRolloutManager:
         )
         await self._dispatcher.health()
         for url in servers:
-            state = await self._gateway.add_worker(WorkerSpec(url=url), settings.pool)
+            state = await self._gateway.add_worker(WorkerSpec(url=url, tokenizer=settings.tokenizer), settings.pool)
             self._worker_ids.append(state.worker_id)
 
     async def _disconnect(self) -> None:
