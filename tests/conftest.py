@@ -9,6 +9,8 @@ import asyncio
 import gc
 import inspect
 import os
+import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +47,12 @@ WATCHED = [f for source in ("shared", "services") for f in (ROOT / source).iterd
     ROOT / "deploy/rollway_emulator"
 ]
 _SERVICES = pytest.StashKey[Services]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """SIGTERM (a time limit, a cancelled job) ends the run as Ctrl-C does: fixtures end the processes they started."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: pytest.exit("terminated", returncode=143))
 
 
 def _folder(path: Path) -> ModuleType:
