@@ -67,7 +67,11 @@ def _joined(before: dict[str, Any], event: dict[str, Any]) -> bool:
 
 def _moved(x: dict[str, Any], y: dict[str, Any], key: str) -> bool:
     """Append the text of ``y`` to that of ``x``, or its tool call's arguments; False when it carries anything else."""
-    if x.get(key) is not None and (key == "text" or (set(x) == {key} and not set(y) - {key})):
+    mere = {key, "reasoning"}  # a hidden reasoning is null beside the text
+    texts = not (set(x) | set(y)) - mere and not x.get("reasoning") and not y.get("reasoning")
+    if x.get(key) is not None and (key == "text" or texts):
+        if key == "content":
+            y.pop("reasoning", None)
         x[key] += y.pop(key, None) or ""
         return True
     calls, more = x.get("tool_calls"), y.get("tool_calls")
