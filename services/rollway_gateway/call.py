@@ -21,12 +21,14 @@ import orjson
 import structlog
 from starlette.types import Receive, Send
 
-from rollway_gateway.capture.answer import strip_answer, take_answer
+from rollway_gateway.capture.answer import UNKNOWN_FORM, strip_answer, take_answer
+from rollway_gateway.capture.answers import Answers
 from rollway_gateway.capture.ask import Ask
 from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.capture.message import StreamedMessage
 from rollway_gateway.capture.sse import EventTooLarge, SseBlocks
 from rollway_gateway.capture.stream import StreamFilter
+from rollway_gateway.exact.lane import Lane, Way
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.pool import Pool
 from rollway_gateway.record import make_record
@@ -38,7 +40,6 @@ from rollway_gateway.worker import Worker
 
 log = structlog.get_logger()
 
-PATHS = {"chat": "/chat/completions", "text": "/completions"}
 UNCAPTURED = "a completion that echoes a prompt of token ids cannot be captured without changing it"
 _BACK = ("content-type", "retry-after", "x-request-id")
 """Headers of the worker's answer that the agent gets."""
@@ -59,6 +60,8 @@ class ModelCall:
         self._started_at = started_at
         self._first_at: float | None = None
         self._evidence = Evidence(ask.n, echo=ask.echo)
+        self._lane = Lane(ask, session.fidelity, len(raw))
+        self._answers: Answers | None = None
         self._index = -1
         self._version = pool.version
         self._worker: Worker | None = None
@@ -178,16 +181,25 @@ class ModelCall:
 
     async def _attempt(self, worker: Worker, send: Send) -> None:
         self._model = worker.model_for(self._ask.model) or ""
-        body = orjson.dumps({**self._ask.body, "model": self._model})
-        url = worker.api_url + PATHS[self._ask.kind]
-        async with post(self._client, url, body, self._headers) as response:
+        way = await self._lane.way(worker, self._model)
+        while await self._refused(worker, way, send):
+            way = await self._lane.way(worker, self._model)
+
+    async def _refused(self, worker: Worker, way: Way, send: Send) -> bool:
+        """Go one way. True: the engine would not take prompt ids, so the call goes as a chat."""
+        self._answers = Answers() if self._lane.remembers else None
+        async with post(self._client, worker.api_url + way.path, way.body, self._headers) as response:
             worker.bytes_at = time.monotonic()
+            if way.as_chat is not None and 400 <= response.status < 500:
+                self._lane.refused(response.status, await response.read())
+                return True
             if response.status != 200:
                 await self._pass_on(response, send)
             elif response.content_type == "text/event-stream":
-                await self._stream(worker, response, send)
+                await self._stream(worker, way, response, send)
             else:
-                await self._whole(response, send)
+                await self._whole(way, response, send)
+        return False
 
     async def _pass_on(self, response: aiohttp.ClientResponse, send: Send) -> None:
         """The engine refused: its answer goes to the agent unchanged, and nothing was sampled."""
@@ -195,16 +207,20 @@ class ModelCall:
         self._settle("refused by the engine", sampled=False)
         await send_whole(send, response.status, _headers_back(response), body)
 
-    async def _whole(self, response: aiohttp.ClientResponse, send: Send) -> None:
+    async def _whole(self, way: Way, response: aiohttp.ClientResponse, send: Send) -> None:
         body = await response.read()
         self._first_at = time.time()
         try:
             payload = orjson.loads(body)
             if not isinstance(payload, dict):
                 raise TypeError("not an object")
-        except (orjson.JSONDecodeError, TypeError) as e:
-            self._settle(f"the engine's answer is not a JSON object: {e}", sampled=True)
-            raise AgentError(502, "the worker's answer is not a JSON object") from e
+            if way.as_chat is not None:
+                payload = way.as_chat.whole(payload)
+            if self._answers is not None:
+                self._answers.take_whole(payload)
+        except UNKNOWN_FORM as e:  # orjson.JSONDecodeError is a ValueError
+            self._settle(f"the engine's answer is not readable: {type(e).__name__}: {e}", sampled=True)
+            raise AgentError(502, "the worker's answer is not readable") from e
         take_answer(payload, self._ask, self._evidence)
         if self._evidence.aborted:
             raise self._given_up()
@@ -213,9 +229,12 @@ class ModelCall:
         self._settle(None, sampled=True, answer=shown if self._session.keeps_messages else None)
         await send_whole(send, 200, _headers_back(response), shown)
 
-    async def _stream(self, worker: Worker, response: aiohttp.ClientResponse, send: Send) -> None:
+    async def _stream(self, worker: Worker, way: Way, response: aiohttp.ClientResponse, send: Send) -> None:
         """Events go on as they come. The end waits for the record: what the agent has in full is never lost."""
-        blocks, events = SseBlocks(), StreamFilter(self._ask, self._evidence, worker.fingerprint)
+        blocks = SseBlocks()
+        events = StreamFilter(
+            self._ask, self._evidence, worker.fingerprint, translator=way.as_chat, answers=self._answers
+        )
         message = StreamedMessage() if self._session.keeps_messages else None
         async for data in response.content.iter_any():
             worker.bytes_at = time.monotonic()
@@ -269,6 +288,8 @@ class ModelCall:
                 times=(self._started_at, self._first_at, time.time()), request=self._request, answer=answer,
                 answered=problem is None and not self._evidence.errored,
             )  # fmt: skip
+        if record is not None:
+            self._lane.keep(record, {} if self._answers is None else self._answers.messages())
         self._store.end(self._session, self, record)
         self._pool.leave(self)
         flaws = sorted({t.incomplete for t in record.turns if t.incomplete}) if record else []

@@ -10,6 +10,8 @@ import aiohttp
 import orjson
 import structlog
 
+from rollway_gateway.exact.probe import Prober
+from rollway_gateway.exact.standing import UNKNOWN
 from rollway_gateway.settings import GatewaySettings
 from rollway_gateway.worker import Worker
 
@@ -23,6 +25,7 @@ class HealthWatch:
         self, client: aiohttp.ClientSession, settings: GatewaySettings, workers: Callable[[], Iterable[Worker]]
     ) -> None:
         self._client = client
+        self._prober = Prober(client, settings)
         self._settings = settings
         self._workers = workers
 
@@ -34,11 +37,15 @@ class HealthWatch:
             await asyncio.sleep(self._settings.health_interval_s)
 
     async def check(self, worker: Worker) -> None:
-        """One check: GET /health, and for a worker that was not healthy its models too."""
+        """One check: GET /health; for a worker that was not healthy its models too, and what it can do."""
         was = worker.healthy
         try:
             async with asyncio.timeout(self._settings.health_timeout_s):
                 await self._ask(worker)
+            if not was or worker.standing is UNKNOWN:
+                worker.standing = await self._prober.examine(worker)
+                if self._settings.mode == "exact" and worker.standing.exact is None:
+                    raise ValueError(f"exact mode is set, and it cannot be: {worker.standing.why}")
             worker.check_passed()
         except (aiohttp.ClientError, OSError, ValueError) as e:  # TimeoutError is an OSError
             worker.check_failed(
@@ -59,21 +66,23 @@ class HealthWatch:
             async with self._client.get(worker.api_url + "/models", allow_redirects=False) as response:
                 if response.status != 200:
                     raise ValueError(f"{worker.api_path}/models answered {response.status}")
-                worker.models = _model_ids(await response.read())
+                _take_models(worker, await response.read())
 
 
-def _model_ids(body: bytes) -> tuple[str, ...]:
-    """Served names, base models before their adapters.
+def _take_models(worker: Worker, body: bytes) -> None:
+    """Served names, base models before their adapters; folder and context of the first base.
 
     Raises:
         ValueError: not a list of models, or an empty one.
     """
     try:
-        entries = orjson.loads(body)["data"]
-        names = sorted(entries, key=lambda m: m.get("parent") is not None)
-        found = tuple(str(m["id"]) for m in names)
+        entries = sorted(orjson.loads(body)["data"], key=lambda m: m.get("parent") is not None)
+        names = tuple(str(m["id"]) for m in entries)
+        root, context = (entries[0].get(key) for key in ("root", "max_model_len")) if entries else (None, None)
     except (KeyError, TypeError, AttributeError) as e:
         raise ValueError(f"not a list of models: {body[:200]!r}") from e
-    if not found:
+    if not names:
         raise ValueError("serves no model")
-    return found
+    worker.models = names
+    worker.root = root if isinstance(root, str) else None
+    worker.context = context if isinstance(context, int) else None

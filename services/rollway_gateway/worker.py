@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from rollway_gateway.capture.stream import Fingerprint
+from rollway_gateway.exact.standing import UNKNOWN, Standing
 from rollway_wire.gateway import WorkerState
 
 
@@ -25,8 +26,15 @@ class Worker:
     given_model: str | None
     """Sent in place of whatever the agent names."""
     weight: int
+    tokenizer: str | None = None
+    """Folder of the model's tokenizer and template, where it is not the one the server names."""
     models: tuple[str, ...] = ()
     """As the server lists them, its base models first."""
+    root: str | None = None
+    """Where the server says its model lies."""
+    context: int | None = None
+    """Tokens of prompt and completion together, as the server says."""
+    standing: Standing = UNKNOWN
     healthy: bool = False
     detail: str | None = "not checked yet"
     failures: int = 0
@@ -51,6 +59,12 @@ class Worker:
             return asked
         return self.model or asked
 
+    def change(self, model: str | None, weight: int, tokenizer: str | None) -> None:
+        """Take another registration of the same server."""
+        if (self.given_model, self.tokenizer) != (model, tokenizer):
+            self.standing = UNKNOWN
+        self.given_model, self.weight, self.tokenizer = model, weight, tokenizer
+
     def check_passed(self) -> None:
         if not self.healthy:
             self.fingerprint.forget()  # it may have been restarted with another configuration
@@ -67,5 +81,6 @@ class Worker:
     def state(self) -> WorkerState:
         return WorkerState(
             worker_id=self.worker_id, url=self.url, api_path=self.api_path, model_name=self.model, weight=self.weight,
-            healthy=self.healthy, active_requests=self.active, detail=self.detail,
+            healthy=self.healthy, active_requests=self.active, detail=self.detail, mode=self.standing.mode,
+            mode_reason=self.standing.why,
         )  # fmt: skip

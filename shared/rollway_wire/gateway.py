@@ -48,6 +48,8 @@ class WorkerSpec(_Frozen):
     model_name: str | None = None
     """Served model name to send to this worker in place of the agent's; None: the worker's only model, as probed."""
     weight: int = Field(default=1, ge=1)
+    tokenizer: str | None = None
+    """Folder on the gateway's machine with the model's tokenizer and template; None: the one the server names."""
 
 
 class WorkerState(_Frozen):
@@ -60,6 +62,10 @@ class WorkerState(_Frozen):
     active_requests: int
     detail: str | None = None
     """Why it is not healthy."""
+    mode: Literal["exact", "mirror"] = "mirror"
+    """How chat calls go to it: with exact token ids, or passed on as they are."""
+    mode_reason: str | None = None
+    """What decided it, in a sentence."""
 
 
 class PoolState(_Frozen):

@@ -10,6 +10,9 @@ exactly.
         engine.answer = lambda body: Reply("always this")                          # when the script is empty
         ... engine.url, engine.requests, engine.active, engine.cancelled ...
 
+With ``folder`` (`scripted_model.write_model`) it is a server that exact mode can be proven on: it names the folder,
+renders chats as the folder's template does, answers /tokenize, and keeps to a context length.
+
 As a process, answering every call alike: ``python -m tests.kit.scripted_engine --port 0 --text hello`` prints its URL.
 
 Past 300 lines because it holds two routes in two forms each; split, the wire format could not be read in one place.
@@ -26,12 +29,13 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-BOS, EOS, FIRST_BYTE = 1, 2, 10
-"""Turn start, turn end, and the id of byte 0."""
+from tests.kit.scripted_model import BOS, EOS, FIRST_BYTE, template_text
+
 PROMPT_FIELDS = ("prompt_token_ids", "prompt_text")
 
 
@@ -83,6 +87,14 @@ def chat_ids(messages: list[dict[str, Any]]) -> list[int]:
     return [*ids, BOS, *text_ids("assistant\n")]
 
 
+def templated_ids(messages: list[dict[str, Any]]) -> list[int]:
+    """As the folder's template renders them."""
+    ids: list[int] = []
+    for role, text in template_text(messages):
+        ids += [BOS, *text_ids(f"{role}\n{text}"), EOS]
+    return [*ids, BOS, *text_ids("assistant\n")]
+
+
 def _pairs(calls: Any) -> list[tuple[str, str]]:
     return [(c["function"]["name"], c["function"]["arguments"]) for c in calls or []]
 
@@ -91,9 +103,7 @@ def _calls_text(calls: list[tuple[str, str]]) -> str:
     return "".join(f'<tool_call>{{"name":"{n}","arguments":{a}}}</tool_call>' for n, a in calls)
 
 
-def _prompts(body: dict[str, Any], chat: bool) -> list[list[int]]:
-    if chat:
-        return [chat_ids(body["messages"])]
+def _text_prompts(body: dict[str, Any]) -> list[list[int]]:
     prompt = body.get("prompt") or ""
     if isinstance(prompt, str):
         return [text_ids(prompt)]
@@ -115,7 +125,10 @@ class _Choice:
         r = self.reply
         self.text = r.text if self.index == 0 or not r.text else f"{r.text} #{self.index}"
         self.finish = r.finish_reason or ("tool_calls" if r.tool_calls else "stop")
-        self.ids = text_ids((r.reasoning or "") + self.text + _calls_text(r.tool_calls))
+        whole = (r.reasoning or "") + self.text + _calls_text(r.tool_calls)
+        self.ids = text_ids(whole)
+        if not self.chat:  # nothing is parsed
+            self.text, self.finish = whole, "stop" if self.finish == "tool_calls" else self.finish
         if self.finish in ("stop", "tool_calls"):
             self.ids.append(EOS)
         self.call_ids = [f"call_{uuid.uuid4().hex[:12]}" for _ in r.tool_calls]
@@ -173,7 +186,7 @@ class _Choice:
     def deltas(self) -> Iterator[tuple[int, int, dict[str, Any], bool]]:
         """(first token, past the last, delta, is the last) per event. Tool calls come whole, on the last event."""
         size, step = len(self.ids), self.reply.tokens_per_event
-        reasoning = len((self.reply.reasoning or "").encode())
+        reasoning = len((self.reply.reasoning or "").encode()) if self.chat else 0
         plain = reasoning + len(self.text.encode())
         decode = codecs.getincrementaldecoder("utf-8")().decode
         bounds = sorted({*range(step, size, step), *({reasoning} if reasoning else ()), size})
@@ -181,7 +194,7 @@ class _Choice:
         for hi in bounds:
             text = decode(bytes(i - FIRST_BYTE for i in self.ids[lo : min(hi, plain)] if i >= FIRST_BYTE))
             delta: dict[str, Any] = {"reasoning" if hi <= reasoning else "content": text} if text else {}
-            if hi == size and self.reply.tool_calls:
+            if hi == size and self.chat and self.reply.tool_calls:
                 delta["tool_calls"] = [
                     {"id": i, "type": "function", "index": k, "function": {"name": n, "arguments": a}}
                     for k, (i, (n, a)) in enumerate(zip(self.call_ids, self.reply.tool_calls, strict=True))
@@ -193,8 +206,16 @@ class _Choice:
 class ScriptedEngine:
     """See the module. One instance is one server; ``url`` is known once it is entered."""
 
-    def __init__(self, model: str = "scripted-model", fingerprint: str | None = "scripted-0") -> None:
+    def __init__(
+        self, model: str = "scripted-model", fingerprint: str | None = "scripted-0", *, folder: Path | None = None,
+        context: int = 100_000,
+    ) -> None:  # fmt: skip
         self.model = model
+        self.folder, self.context = folder, context
+        self.render: Callable[[list[dict[str, Any]]], list[int]] = chat_ids if folder is None else templated_ids
+        self.parses = True
+        """Has a tool parser."""
+        self.takes_ids = True
         self.models = [model]
         self.fingerprint = fingerprint
         self.answer: Callable[[dict[str, Any]], Reply] = lambda body: Reply()
@@ -225,6 +246,8 @@ class ScriptedEngine:
         app.router.add_post("/v1/completions", self._call)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/v1/models", self._models)
+        if self.folder is not None:
+            app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/health", self._health)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
@@ -242,7 +265,10 @@ class ScriptedEngine:
         return web.Response(status=200 if self.healthy else 503)
 
     async def _models(self, request: web.Request) -> web.Response:
-        data = [{"id": m, "object": "model", "created": 1, "owned_by": "vllm", "parent": None} for m in self.models]
+        root = {} if self.folder is None else {"root": str(self.folder), "max_model_len": self.context}
+        data = [
+            {"id": m, "object": "model", "created": 1, "owned_by": "vllm", "parent": None, **root} for m in self.models
+        ]
         return web.json_response({"object": "list", "data": data})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
@@ -251,8 +277,31 @@ class ScriptedEngine:
         ids = chat_ids(body["messages"])
         return web.json_response({"count": len(ids), "max_model_len": 1 << 20, "tokens": ids, "token_strs": None})
 
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        tokens = self.render((await request.json())["messages"])
+        return web.json_response({"count": len(tokens), "max_model_len": self.context, "tokens": tokens})
+
+    def _refusal(self, request: web.Request, body: dict[str, Any]) -> web.Response | None:
+        """What vLLM refuses of lengths and tools, in the order in which it looks."""
+        chat = request.path.endswith("/chat/completions")
+        if chat and body.get("tools") and not self.parses:
+            return _bad('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+        if (body.get("max_tokens") or 0) > self.context:
+            return _bad(f"max_tokens={body['max_tokens']} cannot be greater than max_model_len={self.context}")
+        if not chat and not self.takes_ids:
+            return _bad("prompt ids are refused")
+        longest = max(map(len, self._prompts(body, chat)))
+        if longest >= self.context:
+            return _bad(f"This model's maximum context length is {self.context} tokens. However, yours has {longest}.")
+        return None
+
+    def _prompts(self, body: dict[str, Any], chat: bool) -> list[list[int]]:
+        return [self.render(body["messages"])] if chat else _text_prompts(body)
+
     async def _call(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        if self.folder is not None and (refusal := self._refusal(request, body)) is not None:
+            return refusal
         self.requests.append((request.path, body))
         self.headers.append(dict(request.headers))
         reply = self._script.popleft() if self._script else self.answer(body)
@@ -276,7 +325,7 @@ class ScriptedEngine:
         return web.Response()
 
     def _choices(self, body: dict[str, Any], reply: Reply, chat: bool) -> tuple[list[list[int]], list[_Choice], int]:
-        prompts = _prompts(body, chat)
+        prompts = self._prompts(body, chat)
         n = body.get("n") or 1
         return prompts, [_Choice(i, reply, chat, body) for i in range(n * len(prompts))], n
 
@@ -397,6 +446,11 @@ def _usage(prompts: list[list[int]], choices: list[_Choice], *, whole: bool) -> 
     asked, sampled = sum(map(len, prompts)), sum(len(c.ids) for c in choices)
     usage: dict[str, Any] = {"prompt_tokens": asked, "total_tokens": asked + sampled, "completion_tokens": sampled}
     return usage | ({"prompt_tokens_details": None, "completion_tokens_details": None} if whole else {})
+
+
+def _bad(message: str) -> web.Response:
+    error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
+    return web.json_response({"error": error}, status=400)
 
 
 def _event(chunk: dict[str, Any]) -> bytes:

@@ -115,7 +115,9 @@ MODELS: dict[str, BaseModel] = {
     "session_ticket": gateway.SessionTicket(
         session_id=SESSION, base_url=f"http://gw:9000/sessions/{SESSION}/v1", api_key="sk-rollway-x"
     ),
-    "worker_spec": gateway.WorkerSpec(url="http://10.0.0.1:8000/v1", worker_id="w-1", model_name="smol", weight=2),
+    "worker_spec": gateway.WorkerSpec(
+        url="http://10.0.0.1:8000/v1", worker_id="w-1", model_name="smol", weight=2, tokenizer="/models/smol"
+    ),
     "worker_state": WORKER,
     "pool_state": gateway.PoolState(
         pool="trainer-1", gate="fenced", policy_version=3, in_flight=0, sessions=4, workers=[WORKER]

@@ -9,11 +9,12 @@ holds its last chunks until the usage chunk, which follows at once when a call h
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from rollway_gateway.capture.answer import UNKNOWN_FORM, logprob_values
+from rollway_gateway.capture.answers import Answers
 from rollway_gateway.capture.ask import Ask
 from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.capture.sse import DONE, data_of
@@ -36,12 +37,36 @@ class Fingerprint:
         self.known, self.value = False, None
 
 
+class Translator(Protocol):
+    """Tells a stream of another route again as what the agent asked for."""
+
+    def chunks(self, payload: dict[str, Any]) -> list[dict[str, Any]]: ...
+
+
 class StreamFilter:
     """Takes the blocks of one stream in order and gives what the agent gets for each."""
 
-    __slots__ = ("_ask", "_echoed", "_evidence", "_fingerprint", "_forced_usage", "_held", "done")
+    __slots__ = (
+        "_answers",
+        "_ask",
+        "_echoed",
+        "_evidence",
+        "_fingerprint",
+        "_forced_usage",
+        "_held",
+        "_translator",
+        "done",
+    )
 
-    def __init__(self, ask: Ask, evidence: Evidence, fingerprint: Fingerprint) -> None:
+    def __init__(
+        self, ask: Ask, evidence: Evidence, fingerprint: Fingerprint, *, translator: Translator | None = None,
+        answers: Answers | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            answers: filled with the assistant messages.
+        """
+        self._translator, self._answers = translator, answers
         self._ask = ask
         self._evidence = evidence
         self._fingerprint = fingerprint
@@ -71,7 +96,9 @@ class StreamFilter:
             self._evidence.errored = True
             return self.release() + block + b"\n\n"
         try:
-            return self._chunk(payload)
+            if self._translator is None:
+                return self._chunk(payload)
+            return b"".join([self._chunk(p) for p in self._translator.chunks(payload)])
         except UNKNOWN_FORM as e:
             self._evidence.fail(f"an event of the stream has an unknown form: {type(e).__name__}: {e}")
             return block + b"\n\n"
@@ -106,6 +133,8 @@ class StreamFilter:
     def _choice(self, choice: dict[str, Any]) -> bool:
         """Take one choice's delta and strip it; False when plain vLLM would not have sent it."""
         ask = self._ask
+        if self._answers is not None:
+            self._answers.take_delta(choice)
         found = self._evidence.choice(choice.get("index", 0))
         ids, logprobs, finish = choice.get("token_ids"), choice.get("logprobs"), choice.get("finish_reason")
         if ids is not None or logprobs is not None:

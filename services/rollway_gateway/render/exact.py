@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollway_gateway.render.bridge import Bridge, Drift, DriftReason
-from rollway_gateway.render.messages import Message
+from rollway_gateway.render.messages import Message, engine_messages
 from rollway_gateway.render.template import Options, Refused, Template
 from rollway_gateway.tree.messages import ExactTurn, MessageTree, Parent
 from rollway_wire.problems import BadRequest, ContractViolation
@@ -18,12 +18,15 @@ class Plan:
     """How to prompt for one request."""
 
     prompt_ids: array[int] | None
-    """int32, the whole prompt. None: only the engine can render it (images), or it refuses to; pass the chat on."""
+    """int32, the whole prompt. None: it is the engine's to render; pass the chat on."""
     extends: ExactTurn | None
     """The turn whose ids ``prompt_ids`` starts with; None for a first turn or a branch."""
     drift: Drift | None
     """Why a known history is not extended. A first turn, or a history not known, is no drift."""
     parent: Parent
+    says_all: bool
+    """The ids of the prompt say all of it, so a later turn can go on from them. Not with images, which only the engine
+    renders, nor where it refuses to."""
 
 
 class ExactSession:
@@ -33,10 +36,14 @@ class ExactSession:
         self._template, self._bridge = template, bridge
         self._tree = MessageTree()
 
-    def plan(self, messages: Sequence[Message], options: Options) -> Plan:
+    def plan(self, messages: Sequence[Message], options: Options, *, render: bool = True) -> Plan:
         """The prompt of a request: the exact ids so far and what its new messages add, or a full rendering.
 
         Changes nothing: a plan that is never recorded leaves no trace.
+
+        Args:
+            render: False leaves a full rendering to the engine: its ids are then those the engine reports, and
+                ``prompt_ids`` is None where nothing is extended.
         """
         parent = self._tree.find_parent(messages, options.tools, options.kwargs)
         drift: Drift | None = None
@@ -44,20 +51,23 @@ class ExactSession:
             history = messages[: parent.known - 1]
             added = self._bridge.extend(parent.turn, history, parent.new_messages, options)
             if not isinstance(added, Drift):
-                return Plan(parent.turn.ids() + added, parent.turn, None, parent)
+                return Plan(parent.turn.ids() + added, parent.turn, None, parent, says_all=True)
             drift = added
         try:
-            return Plan(self._template.prompt_ids(messages, options), None, drift, parent)
+            if render:
+                return Plan(self._template.prompt_ids(messages, options), None, drift, parent, says_all=True)
+            engine_messages(messages, "string")
+            return Plan(None, None, drift, parent, says_all=True)
         except (Refused, BadRequest) as e:
-            return Plan(None, None, drift or Drift(DriftReason.REFUSED, e.detail), parent)
+            return Plan(None, None, drift or Drift(DriftReason.REFUSED, e.detail), parent, says_all=False)
 
     def record(
         self, plan: Plan, *, turn_id: str, prompt_ids: array[int], completion_ids: array[int], answer: Message
     ) -> ExactTurn | None:
         """Remember an answer, so that the next request goes on from its ids. Once a choice.
 
-        None, and nothing is remembered, where only the engine could render the prompt: ids alone do not say it again
-        (images), so the session stays with whole chats from there on.
+        None, and nothing is remembered, where ids alone do not say the prompt again (images): the session stays with
+        whole chats from there on.
 
         Args:
             prompt_ids: what the engine says it was prompted with.
@@ -67,7 +77,7 @@ class ExactSession:
         Raises:
             ContractViolation: the engine's prompt is not the planned one.
         """
-        if plan.prompt_ids is None:
+        if not plan.says_all:
             return None
         if plan.extends is not None and prompt_ids != plan.prompt_ids:
             raise ContractViolation(f"turn {turn_id}: the engine was prompted with other ids than planned")

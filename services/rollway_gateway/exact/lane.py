@@ -1,0 +1,132 @@
+"""Lane: which way one model call goes to a worker, and what its session remembers of the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+import structlog
+
+from rollway_gateway.capture.ask import Ask
+from rollway_gateway.exact.as_chat import AsChat
+from rollway_gateway.exact.fidelity import Fidelity
+from rollway_gateway.exact.request import only_chat, options_of, token_body, unplannable
+from rollway_gateway.exact.standing import Exact, Standing
+from rollway_gateway.record import CallRecord
+from rollway_gateway.render import ExactSession, Plan
+from rollway_gateway.render.messages import Message
+from rollway_gateway.worker import Worker
+from rollway_wire.problems import ContractViolation
+from rollway_wire.tokens import Turn
+
+log = structlog.get_logger()
+
+CHAT, TEXT = "/chat/completions", "/completions"
+OFF_LOOP_BYTES = 1 << 16
+"""A request as large as this is planned in a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where an attempt goes."""
+
+    path: str
+    body: bytes
+    as_chat: AsChat | None = None
+    """Tells the answer again as chat; None: it is what the agent asked for."""
+
+
+class Lane:
+    """Of one call."""
+
+    def __init__(self, ask: Ask, fidelity: Fidelity, size: int) -> None:
+        """
+        Args:
+            size: bytes of the agent's request.
+        """
+        self._ask, self._fidelity, self._size = ask, fidelity, size
+        self._session: ExactSession | None = None
+        self._plan: Plan | None = None
+        self._reason: str | None = None
+        """Why the turn is not exact."""
+        self._declined: str | None = None
+        """Why ids cannot be sent although the plan has some."""
+
+    async def way(self, worker: Worker, model: str) -> Way:
+        """Choose for an attempt on ``worker``."""
+        self._fidelity.enter(worker.standing)
+        self._plan = None
+        body, as_chat = await self._chosen(worker.standing)
+        path = TEXT if as_chat is not None or self._ask.kind == "text" else CHAT
+        return Way(path, orjson.dumps({**body, "model": model}), as_chat)
+
+    async def _chosen(self, standing: Standing) -> tuple[dict[str, Any], AsChat | None]:
+        asked, exact = self._ask.body, standing.exact
+        self._reason = standing.why if exact is None else self._unplannable()
+        if self._reason is not None or exact is None:
+            return asked, None
+        plan = await self._planned(exact)
+        self._reason = None if plan.drift is None else f"{plan.drift.reason}: {plan.drift.detail}"
+        if plan.prompt_ids is None:
+            return asked, None
+        self._declined = self._declined or only_chat(asked, exact)
+        body = token_body(asked, plan.prompt_ids, exact)
+        if self._declined is None and body is not None:
+            return body, AsChat(asked, exact)
+        self._reason = self._declined or "the prompt leaves no room for an answer"
+        self._plan = replace(plan, prompt_ids=None, extends=None)  # the engine renders all of it: a branch
+        return asked, None
+
+    def _unplannable(self) -> str | None:
+        if self._ask.kind == "text":
+            return "a text completion: its prompt is the agent's own"
+        return unplannable(self._ask.body) if self._ask.captured else "not captured"
+
+    @property
+    def remembers(self) -> bool:
+        """The answer is wanted by `keep`."""
+        return self._plan is not None
+
+    async def _planned(self, exact: Exact) -> Plan:
+        self._session = session = self._fidelity.session(exact)
+        messages, options = self._ask.body["messages"], options_of(self._ask.body)
+        if self._size < OFF_LOOP_BYTES and exact.quick:
+            self._plan = session.plan(messages, options, render=False)
+        else:
+            self._plan = await asyncio.to_thread(session.plan, messages, options, render=False)
+        return self._plan
+
+    def refused(self, status: int, body: bytes) -> None:
+        """The engine would not take the ids. The next `way` is chat, which refuses in its own words, or serves."""
+        self._declined = f"the engine refused prompt ids with {status}: {body[:200].decode(errors='replace')}"
+
+    def keep(self, record: CallRecord, answers: Mapping[int, Message]) -> None:
+        """Take a finished call into its session.
+
+        Args:
+            answers: the assistant messages by choice, reasoning included.
+        """
+        for turn in record.turns:
+            if turn.incomplete is not None:
+                continue
+            reason = self._reason
+            if record.answered and turn.choice in answers:
+                reason = self._remember(turn, answers[turn.choice]) or reason
+            self._fidelity.count(turn.turn_id, reason)
+
+    def _remember(self, turn: Turn, answer: Message) -> str | None:
+        """Why the turn is not what was planned; None: it is."""
+        if self._session is None or self._plan is None:
+            return None
+        try:
+            self._session.record(
+                self._plan, turn_id=turn.turn_id, prompt_ids=turn.prompt_token_ids,
+                completion_ids=turn.completion_token_ids, answer=answer,
+            )  # fmt: skip
+        except ContractViolation as e:
+            log.warning("turn_not_as_planned", turn_id=turn.turn_id, detail=e.detail)
+            return e.detail
+        return None

@@ -1,0 +1,115 @@
+"""A chat request as a completion request with prompt ids that samples alike, or why there is none.
+
+vLLM makes the sampling parameters of both routes in the same way, server defaults and clipping to the context included
+(`entrypoints/openai/*/protocol.py`, `to_sampling_params`, 0.28 to 0.32), so what is not said here is the same there.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+from rollway_gateway.exact.standing import Exact
+from rollway_gateway.render import Options
+
+_SAMPLING = frozenset({
+    "frequency_penalty", "presence_penalty", "repetition_penalty", "length_penalty", "logit_bias", "n", "seed", "stop",
+    "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "min_tokens", "temperature", "top_p", "top_k",
+    "min_p", "skip_special_tokens", "spaces_between_special_tokens", "allowed_token_ids", "bad_words",
+    "response_format", "structured_outputs", "thinking_token_budget", "repetition_detection", "vllm_xargs", "priority",
+    "cache_salt", "request_id", "session_id", "kv_transfer_params", "ec_transfer_params", "stream", "stream_options",
+    "stream_interval", "user", "routed_experts_prompt_start",
+})  # fmt: skip
+"""Fields that mean the same on both routes."""
+_PROMPTING = (
+    "continue_final_message", "chat_template", "echo", "truncate_prompt_tokens", "add_special_tokens",
+    "mm_processor_kwargs", "media_io_kwargs",
+)  # fmt: skip
+_ANSWERING = ("use_beam_search", "prompt_logprobs", "logprob_token_ids", "return_prompt_text")
+
+
+def unplannable(body: Mapping[str, Any]) -> str | None:
+    """Why a request's prompt is not its messages after those known; None: it is."""
+    messages, tools = body.get("messages"), body.get("tools")
+    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+        return "the messages are malformed"
+    if tools is not None and not (isinstance(tools, list) and all(isinstance(t, dict) for t in tools)):
+        return "the tools are malformed"
+    if not isinstance(body.get("chat_template_kwargs") or {}, dict):
+        return "chat_template_kwargs is malformed"
+    if body.get("add_generation_prompt") is False:
+        return "add_generation_prompt is off"
+    return _given(body, _PROMPTING)
+
+
+def _given(body: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    return next((f"{name} is given" for name in names if body.get(name) not in (None, False)), None)
+
+
+def only_chat(body: Mapping[str, Any], exact: Exact) -> str | None:
+    """Why only the engine's chat route can answer a request whose prompt is known; None: ids can."""
+    if (reason := _given(body, _ANSWERING)) is not None:
+        return reason
+    if (body.get("top_logprobs") or 0) < 0:
+        return "top_logprobs asks for the whole vocabulary"
+    if body.get("return_tokens_as_token_ids") and body.get("logprobs"):
+        return "return_tokens_as_token_ids is given"
+    if exact.default_max_tokens and _asked_length(body) is None:
+        return "the model's own limit on the length of an answer applies"
+    return _tools(body, exact)
+
+
+def _tools(body: Mapping[str, Any], exact: Exact) -> str | None:
+    tools = body.get("tools")
+    if not tools:
+        return None
+    if body.get("tool_choice", "auto") not in ("auto", "none", None):
+        return "tool_choice forces a call, which the engine's grammar for it does"
+    if any((t.get("function") or {}).get("strict") for t in tools):
+        return "a tool is strict, which the engine's grammar for it does"
+    if calls_tools(body) and exact.tools is None:
+        return "no parser is known for the way this template writes tool calls"
+    return None
+
+
+def calls_tools(body: Mapping[str, Any]) -> bool:
+    """The answer may call tools."""
+    return bool(body.get("tools")) and body.get("tool_choice", "auto") != "none"
+
+
+def options_of(body: Mapping[str, Any]) -> Options:
+    """What besides messages decides the rendering, as vLLM hands it to the template."""
+    kwargs = dict(body.get("chat_template_kwargs") or {})
+    if (effort := body.get("reasoning_effort")) is not None:
+        kwargs.setdefault("enable_thinking", effort != "none")
+        kwargs["reasoning_effort"] = effort
+    if (documents := body.get("documents")) is not None:
+        kwargs["documents"] = documents
+    return Options(tools=body.get("tools"), kwargs=kwargs)
+
+
+def _asked_length(body: Mapping[str, Any]) -> Any:
+    asked = body.get("max_completion_tokens")
+    return body.get("max_tokens") if asked is None else asked
+
+
+def token_body(body: Mapping[str, Any], prompt_ids: array[int], exact: Exact) -> dict[str, Any] | None:
+    """The completion request, but for the model's name; None: the prompt leaves no room for an answer.
+
+    Completions take an absent ``max_tokens`` for 16, chat for the rest of the context, so it is always said.
+    """
+    room = exact.context - len(prompt_ids)
+    asked = _asked_length(body)
+    if room < 1 or (asked is not None and (not isinstance(asked, int) or asked < 1)):
+        return None
+    out = {name: value for name, value in body.items() if name in _SAMPLING}
+    if calls_tools(body) and exact.parses:
+        out["skip_special_tokens"] = False  # as the engine's tool parsers ask of it: their marks may be special tokens
+    return out | {
+        "prompt": prompt_ids.tolist(),
+        "max_tokens": room if asked is None else asked,
+        "logprobs": body.get("top_logprobs") or 0,
+        "return_token_ids": True,
+        "add_special_tokens": False,
+    }
