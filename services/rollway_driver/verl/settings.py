@@ -30,7 +30,7 @@ class DriverSettings(BaseModel):
     pool: str = Field(pattern=POOL_PATTERN)
     """The gateway pool of this run's inference servers. Default: a new name per run, so that runs never mix."""
     tokenizer: str | None = None
-    """Folder, on the gateway's machine, with the model's tokenizer and chat template. Default: where the server says."""
+    """Folder on the gateway's machine with the model's tokenizer and chat template. Default: where the server says."""
     experiment_id: str
     """First part of the S3 prefix. Default: trainer.experiment_name and a part of its own per run."""
     runtime: RuntimeSpec
