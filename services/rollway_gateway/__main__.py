@@ -1,13 +1,19 @@
 """``python -m rollway_gateway``: the gateway as a process. Exit status: 0 after a clean stop (SIGTERM, SIGINT), 1 when
-start-up fails, 2 for a wrong setting or an address that cannot be bound."""
+start-up fails, 2 for a wrong setting or an address that cannot be bound.
+
+``python -m rollway_gateway certify MODEL_FOLDER``: what a chat template promises. Exit status: 0 exact, 1 mirror, 2 no
+such folder.
+"""
 
 from __future__ import annotations
 
 import argparse
 import signal
+import sys
 from types import FrameType
 
 from rollway_gateway.app import GatewayApp
+from rollway_gateway.render.certify import main as certify
 from rollway_gateway.settings import GatewaySettings
 from rollway_kit import logs, serve, settings
 
@@ -15,7 +21,8 @@ from rollway_kit import logs, serve, settings
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rollway-gateway",
-        description="OpenAI-compatible gateway that records the tokens inference servers sample, per session.",
+        description="OpenAI-compatible gateway that records the tokens inference servers sample, per session. "
+        "`certify MODEL_FOLDER` says what a chat template promises instead.",
         epilog="Every setting is also an environment variable: "
         + ", ".join(f"ROLLWAY_GATEWAY_{name.upper()}" for name in GatewaySettings.model_fields),
     )
@@ -25,6 +32,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--worker", action="append", dest="workers", metavar="URL", help="an inference server of the pool 'default'"
     )
+    parser.add_argument("--mode", help="auto, exact or mirror")
+    parser.add_argument("--tokenizer", help="folder of tokenizer and chat template, where workers do not name it")
     parser.add_argument("--log-level", help="debug, info, warning or error")
     return parser
 
@@ -34,7 +43,10 @@ def _stopped(number: int, frame: FrameType | None) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    chosen = settings.load(GatewaySettings, **vars(_parser().parse_args(argv)))
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["certify"]:
+        sys.exit(certify(arguments[1:]))
+    chosen = settings.load(GatewaySettings, **vars(_parser().parse_args(arguments)))
     logs.configure("gateway", chosen.log_level, chosen.log_json)
     # The server raises the signal that stopped it once more when it is done; a clean stop is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):

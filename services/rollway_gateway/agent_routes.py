@@ -19,13 +19,14 @@ import orjson
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from rollway_gateway.call import ModelCall, send_error, send_whole
+from rollway_gateway.call import ModelCall
 from rollway_gateway.capture.ask import Kind, read_ask
 from rollway_gateway.counting import count_tokens
 from rollway_gateway.dialects.fields import read_object
 from rollway_gateway.dialects.sending import TranslatedSend, send_refusal
 from rollway_gateway.dialects.table import COUNT_TOKENS, dialect_of
 from rollway_gateway.openai_errors import AgentError
+from rollway_gateway.replies import send_error, send_whole
 from rollway_gateway.session import Session
 from rollway_gateway.upstream import WorkerLost, WorkerSilent, fetch
 from rollway_wire.gateway import DEFAULT_POOL, SessionSpec

@@ -32,6 +32,7 @@ from rollway_gateway.exact.lane import Lane, Way
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.pool import Pool
 from rollway_gateway.record import make_record
+from rollway_gateway.replies import headers_back, send_error, send_whole
 from rollway_gateway.session import Session
 from rollway_gateway.settings import GatewaySettings
 from rollway_gateway.store import SessionStore
@@ -41,8 +42,6 @@ from rollway_gateway.worker import Worker
 log = structlog.get_logger()
 
 UNCAPTURED = "a completion that echoes a prompt of token ids cannot be captured without changing it"
-_BACK = ("content-type", "retry-after", "x-request-id")
-"""Headers of the worker's answer that the agent gets."""
 
 
 class ModelCall:
@@ -205,7 +204,7 @@ class ModelCall:
         """The engine refused: its answer goes to the agent unchanged, and nothing was sampled."""
         body = await response.read()
         self._settle("refused by the engine", sampled=False)
-        await send_whole(send, response.status, _headers_back(response), body)
+        await send_whole(send, response.status, headers_back(response), body)
 
     async def _whole(self, way: Way, response: aiohttp.ClientResponse, send: Send) -> None:
         body = await response.read()
@@ -227,7 +226,7 @@ class ModelCall:
         strip_answer(payload, self._ask)
         shown = orjson.dumps(payload)
         self._settle(None, sampled=True, answer=shown if self._session.keeps_messages else None)
-        await send_whole(send, 200, _headers_back(response), shown)
+        await send_whole(send, 200, headers_back(response), shown)
 
     async def _stream(self, worker: Worker, way: Way, response: aiohttp.ClientResponse, send: Send) -> None:
         """Events go on as they come. The end waits for the record: what the agent has in full is never lost."""
@@ -263,7 +262,7 @@ class ModelCall:
     async def _begin(self, response: aiohttp.ClientResponse, send: Send) -> None:
         if not self._began:
             self._began = True
-            await send({"type": "http.response.start", "status": 200, "headers": _headers_back(response)})
+            await send({"type": "http.response.start", "status": 200, "headers": headers_back(response)})
 
     def _given_up(self) -> AgentError:
         """An aborted generation is nobody's answer: the agent may ask again."""
@@ -304,17 +303,3 @@ async def _read_out(response: aiohttp.ClientResponse) -> None:
             await response.content.read()
     except (TimeoutError, aiohttp.ClientError):
         response.close()
-
-
-def _headers_back(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), response.headers[name].encode()) for name in _BACK if name in response.headers]
-
-
-async def send_whole(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_error(send: Send, error: AgentError) -> None:
-    await send_whole(send, error.status, error.headers(), error.body())
