@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -73,6 +74,13 @@ class GatewaySettings(ServiceSettings):
     def _worker_urls(cls, v: tuple[str, ...]) -> tuple[str, ...]:
         for url in v:
             check_http_url(url)
+        return v
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _tokenizer(cls, v: str | None) -> str | None:
+        if v is not None and not Path(v).is_dir():
+            raise ValueError(f"{v!r} is no folder on this machine")
         return v
 
     @field_validator("public_url")

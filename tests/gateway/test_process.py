@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from rollway_gateway.__main__ import main
 from rollway_gateway.settings import GatewaySettings
 from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import Reply, ScriptedEngine
+from tests.kit.scripted_model import write_model
 from tests.kit.services import Services
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -72,6 +74,8 @@ async def test_a_call_that_does_not_end_is_cancelled_at_the_stop(services: Servi
         ("KEY_SECRET", "short"),
         ("HEALTH_INTERVAL_S", "-1"),
         ("LOG_LEVEL", "loud"),
+        ("MODE", "exactly"),
+        ("TOKENIZER", "/no/such/folder"),
     ],
 )
 def test_a_wrong_setting_refuses_to_start_and_is_named(
@@ -82,6 +86,19 @@ def test_a_wrong_setting_refuses_to_start_and_is_named(
         main([])
     assert stopped.value.code == 2
     assert f"ROLLWAY_GATEWAY_{name}" in capsys.readouterr().err
+
+
+def test_certify_says_what_a_template_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 0 for exact, 1 for mirror, 2 for no folder."""
+    for folder, status, said in (
+        (write_model(tmp_path / "model"), 0, "model: exact mode"),
+        (tmp_path, 1, "mirror mode"),
+        (tmp_path / "none", 2, "is not a folder"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(["certify", str(folder)])
+        printed = capsys.readouterr()
+        assert (stopped.value.code, said in printed.out + printed.err) == (status, True)
 
 
 def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
