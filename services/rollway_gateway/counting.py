@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from starlette.types import Send
 
-from rollway_gateway.call import send_whole
 from rollway_gateway.capture.answer import UNKNOWN_FORM
 from rollway_gateway.dialects.messages.request import to_count
 from rollway_gateway.dialects.sending import failure_of
 from rollway_gateway.openai_errors import AgentError
+from rollway_gateway.replies import send_whole
 from rollway_gateway.session import Session
 from rollway_gateway.upstream import WorkerLost, WorkerSilent, post
 
