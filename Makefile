@@ -61,6 +61,7 @@ imports: setup-dev ## Who may import whom
 
 bench: setup-dev ## Gateways side by side, with their peers (CHECK=1 compares ours with the recorded baseline)
 	@$(BIN)/python -m benchmarks.gateway $(if $(CHECK),--check) $(ARGS)
+	@$(if $(CHECK),true,$(BIN)/python -m benchmarks.fidelity)
 
 clean: ## Remove environments, caches and what runs left behind
 	rm -rf $(DEV) $(AGENT) $(TRAINER) .work .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -138,7 +138,7 @@ async def running(subject: Subject, cores: Cores) -> AsyncIterator[Bench]:
         )
         started.append(gateway)
         url = f"http://127.0.0.1:{port}"
-        await _up(gateway, url, subject.health)
+        await up(gateway, url, subject)
         yield Bench(subject, gateway, url, engine_url)
     finally:
         for process in reversed(started):
@@ -146,18 +146,24 @@ async def running(subject: Subject, cores: Cores) -> AsyncIterator[Bench]:
         shutil.rmtree(folder)
 
 
-async def _up(gateway: Process, url: str, path: str) -> None:
+async def up(gateway: Process, url: str, subject: Subject) -> None:
+    """Wait until the subject serves calls.
+
+    Raises:
+        StartFailed: it ended, or does not within 90 s.
+    """
+    path, holds = subject.ready or (subject.health, b"")
     until = time.monotonic() + START_S
     while time.monotonic() < until:
         if not gateway.alive:
             raise StartFailed(f"ended at once: {gateway.log_end()}")
         try:
-            got = await run_load(url, [Call(path, b"", method="GET")], in_flight=1, timeout_s=5)
+            got = await run_load(url, [Call(path, b"", method="GET")], in_flight=1, timeout_s=5, keeps=True)
         except OSError:
             await asyncio.sleep(0.1)
             continue
-        if got.ok:
-            await asyncio.sleep(0.5)  # what it starts in the background, its workers' first check among it
+        if got.ok and holds in got.bodies[0]:
+            await asyncio.sleep(0.5)  # what else it starts in the background
             return
         await asyncio.sleep(0.1)
-    raise StartFailed(f"not healthy within {START_S:g} s: {gateway.log_end()}")
+    raise StartFailed(f"not ready within {START_S:g} s: {gateway.log_end()}")

@@ -40,6 +40,8 @@ class Subject:
     """Raises Unavailable."""
     environment: dict[str, str] = field(default_factory=dict)
     health: str = "/health"
+    ready: tuple[str, bytes] | None = None
+    """A path, and what its answer holds once calls are served; None: healthy is ready."""
     opens: Callable[[str], Call] | None = None
     """The request that opens a session; None: a call does."""
     path: Callable[[str], str] = lambda session: f"/sessions/{session}{CHAT}"
@@ -91,6 +93,9 @@ def _rollway(at: Launch) -> list[str]:
     return [sys.executable, "-m", "rollway_gateway", "--port", str(at.port), "--worker", at.engine]
 
 
+READY = ("/v1/pools/default", b'"healthy":true')
+
+
 def _rllm(store: str) -> Callable[[Launch], list[str]]:
     def command(at: Launch) -> list[str]:
         python = interpreter("rllm")
@@ -120,7 +125,8 @@ SUBJECTS = (
     Subject(name="nginx", label="bytes passed on (nginx)", command=_nginx, captures=False, python=False),
     Subject(
         name="rollway", label="Rollway, mirror mode", command=_rollway, opens=_posts("/v1/sessions", "session_id"),
-        environment={"ROLLWAY_GATEWAY_LOG_LEVEL": "warning"}, ours=True,
+        environment={"ROLLWAY_GATEWAY_LOG_LEVEL": "warning", "ROLLWAY_GATEWAY_MODE": "mirror"}, ours=True,
+        ready=READY,
     ),
     Subject(
         name="rllm-memory", label="rllm-model-gateway 0.1.0, in memory", command=_rllm("memory"),
