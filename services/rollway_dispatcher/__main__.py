@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rollway_dispatcher.app import create
 from rollway_dispatcher.settings import DispatcherSettings
-from rollway_dispatcher.store import open_store
+from rollway_dispatcher.state_file import open_store
 from rollway_kit import logs, serve
 from rollway_kit.settings import load
 from rollway_wire.problems import RollwayError

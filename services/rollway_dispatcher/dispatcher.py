@@ -17,11 +17,13 @@ from rollway_dispatcher.invocation import report_key
 from rollway_dispatcher.lookout import Lookout
 from rollway_dispatcher.order import accept, fingerprint
 from rollway_dispatcher.results_page import page
+from rollway_dispatcher.rollout import fresh_batch
 from rollway_dispatcher.runtimes.registry import open_runtimes
 from rollway_dispatcher.schedule import Patience, Scheduler
 from rollway_dispatcher.settings import DispatcherSettings
+from rollway_dispatcher.state_file import open_store
 from rollway_dispatcher.step import Arrived, CancelBatch
-from rollway_dispatcher.store import SqliteStore, fresh_batch, open_store
+from rollway_dispatcher.store import SqliteStore
 from rollway_kit.object_store import ObjectStore, open_object_store
 from rollway_wire.batch import BatchRequest, BatchState, BatchStatus, RolloutView
 from rollway_wire.ids import new_batch_id, new_session_id

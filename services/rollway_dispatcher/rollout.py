@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rollway_dispatcher.order import Order, Room, room_of
-from rollway_wire.batch import RolloutState, Timings
+from rollway_wire.batch import Group, RolloutState, Timings
 from rollway_wire.failures import Failure
 
 
@@ -97,3 +98,13 @@ class Batch:
     @property
     def batch_id(self) -> str:
         return self.order.batch_id
+
+
+def fresh_batch(order: Order, groups: Iterable[Group], now: float) -> Batch:
+    """A batch as it arrives: every rollout pending, in order."""
+    rollouts: dict[int, Rollout] = {}
+    for position, g in enumerate(groups):
+        for index in range(g.n):
+            n = len(rollouts)
+            rollouts[n] = Rollout(batch_id=order.batch_id, ordinal=n, group=position, group_id=g.group_id, index=index)
+    return Batch(order=order, total=len(rollouts), created_at=now, rollouts=rollouts)

@@ -3,6 +3,7 @@
 Pure but for its own memory: no clock, no I/O, no asyncio. `Scheduler.take` takes in one piece of news, `Scheduler.step`
 returns what is to be written and, once that is written, what is to be done. The same news give the same steps.
 
+Past 300 lines because every change of state is in this one class, and splitting it would spread the invariants.
 A rollout's news is accepted only for the session it currently has; news of an earlier attempt is dropped.
 """
 

@@ -3,36 +3,26 @@
 One connection writes, one reads, so a long read never delays a step. All changes of a scheduler step go into one
 transaction: either the whole step happened or none of it. What the API shows is read from here, so nothing is shown
 that a crash could take back.
-
-The file belongs to one process: a lock file beside it says so, and the lock dies with its holder.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import secrets
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import aiosqlite
 import orjson
 
 from rollway_dispatcher import schema
 from rollway_dispatcher.order import Order
-from rollway_dispatcher.rollout import Batch, Rollout
+from rollway_dispatcher.rollout import Batch
 from rollway_dispatcher.step import Step, Stop
 from rollway_wire.batch import TERMINAL, BatchState, BatchStatus, Group, RolloutState, RolloutView
-from rollway_wire.problems import Conflict, NotFound, RollwayError, Unprocessable
+from rollway_wire.problems import Conflict, NotFound, Unprocessable
 
 _TERMINAL = tuple(s.value for s in TERMINAL)
-
-
-class StateUnusable(RollwayError):
-    """The state file cannot be opened: held by another dispatcher, or written by another version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +35,7 @@ class StoredResult:
 
 
 class SqliteStore:
-    """Made by `open_store`. Methods raise `sqlite3.Error` when the disk fails."""
+    """Made by `rollway_dispatcher.state_file.open_store`. Methods raise `sqlite3.Error` when the disk fails."""
 
     def __init__(self, writer: aiosqlite.Connection, reader: aiosqlite.Connection, secret: bytes) -> None:
         self._writer = writer
@@ -275,53 +265,3 @@ async def _one(db: aiosqlite.Connection, query: str, args: tuple[Any, ...] = ())
 async def _all(db: aiosqlite.Connection, query: str, args: tuple[Any, ...] = ()) -> list[Any]:
     async with db.execute(query, args) as rows:
         return list(await rows.fetchall())
-
-
-def _lock(path: Path) -> IO[str]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(path.name + ".lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as e:
-        lock.close()
-        raise StateUnusable("in use by another dispatcher: give each its own") from e
-    return lock
-
-
-@asynccontextmanager
-async def open_store(path: Path) -> AsyncIterator[SqliteStore]:
-    """Open or make the state file.
-
-    Raises:
-        StateUnusable: held by another dispatcher, or written by another version.
-        OSError, sqlite3.Error: cannot be read or written.
-    """
-    lock = await asyncio.to_thread(_lock, path)
-    try:
-        async with aiosqlite.connect(path) as writer, aiosqlite.connect(path) as reader:
-            await writer.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + schema.SCHEMA)
-            await reader.executescript("PRAGMA query_only = ON; PRAGMA busy_timeout = 10000;")
-            await _settle_meta(writer, path)
-            row = await _one(reader, "SELECT value FROM meta WHERE key = 'secret'")
-            yield SqliteStore(writer, reader, bytes.fromhex(row[0]))
-    finally:
-        await asyncio.to_thread(lock.close)
-
-
-async def _settle_meta(db: aiosqlite.Connection, path: Path) -> None:
-    insert = "INSERT OR IGNORE INTO meta VALUES (?, ?)"
-    await db.executemany(insert, [("version", str(schema.VERSION)), ("secret", secrets.token_hex(32))])
-    await db.commit()
-    version = (await _one(db, "SELECT value FROM meta WHERE key = 'version'"))[0]
-    if version != str(schema.VERSION):
-        raise StateUnusable(f"it has schema version {version}; this build writes {schema.VERSION}")
-
-
-def fresh_batch(order: Order, groups: Iterable[Group], now: float) -> Batch:
-    """A batch as it arrives: every rollout pending, in order."""
-    rollouts: dict[int, Rollout] = {}
-    for position, g in enumerate(groups):
-        for index in range(g.n):
-            n = len(rollouts)
-            rollouts[n] = Rollout(batch_id=order.batch_id, ordinal=n, group=position, group_id=g.group_id, index=index)
-    return Batch(order=order, total=len(rollouts), created_at=now, rollouts=rollouts)

@@ -28,45 +28,39 @@ def assert_problem(answer: Any, status: int, words: str) -> None:
     assert words in problem["detail"], problem
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"gruops": []}, "gruops"),
-        ({"groups": None}, "groups"),
-        ({"groups": []}, "groups"),
-        ({"groups": [{"payload": {}}]}, "group_id"),
-        ({"groups": [{"group_id": "a", "payload": {}, "n": 0}]}, "n"),
-        ({"groups": [{"group_id": "a/b", "payload": {}}]}, "group_id"),
-        ({"groups": [{"group_id": "a", "payload": {"_rollout": {}}}]}, "_rollout"),
-        ({"groups": [{"group_id": "a", "payload": {}}, {"group_id": "a", "payload": {}}]}, "unique"),
-        ({"groups": [{"group_id": "a", "payload": [1]}]}, "payload"),
-        ({"runtime": {"kind": "lambda"}}, "runtime"),
-        ({"runtime": {"kind": "agentcore", "agent_runtime_arn": "arn:aws:s3:::b"}}, "agent_runtime_arn"),
-        ({"runtime": {"kind": "http", "urls": []}}, "urls"),
-        ({"limits": {"rollout_timeout_s": "soon"}}, "rollout_timeout_s"),
-        ({"limits": {"max_attempts": 11}}, "max_attempts"),
-        ({"experiment_id": "a/b"}, "experiment_id"),
-        ({"rollout": {"exp_id": "mine"}}, "exp_id"),
-        ({"rollout": {"base_url": "http://x"}}, "base_url"),
-        ({"capture": {"pool": "no pool"}}, "pool"),
-    ],
-)
-async def test_a_wrong_field_is_422_and_named(api: Api, batch: Make, change: dict[str, Any], words: str) -> None:
-    answer = await api.http.post("/v1/batches", json=batch([{"reward": 1}]) | change)
-    assert_problem(answer, 422, words)
+WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"gruops": []}, "gruops"),
+    ({"groups": None}, "groups"),
+    ({"groups": []}, "groups"),
+    ({"groups": [{"payload": {}}]}, "group_id"),
+    ({"groups": [{"group_id": "a", "payload": {}, "n": 0}]}, "n"),
+    ({"groups": [{"group_id": "a/b", "payload": {}}]}, "group_id"),
+    ({"groups": [{"group_id": "a", "payload": {"_rollout": {}}}]}, "_rollout"),
+    ({"groups": [{"group_id": "a", "payload": {}}, {"group_id": "a", "payload": {}}]}, "unique"),
+    ({"groups": [{"group_id": "a", "payload": [1]}]}, "payload"),
+    ({"runtime": {"kind": "lambda"}}, "runtime"),
+    ({"runtime": {"kind": "agentcore", "agent_runtime_arn": "arn:aws:s3:::b"}}, "agent_runtime_arn"),
+    ({"runtime": {"kind": "http", "urls": []}}, "urls"),
+    ({"limits": {"rollout_timeout_s": "soon"}}, "rollout_timeout_s"),
+    ({"limits": {"max_attempts": 11}}, "max_attempts"),
+    ({"experiment_id": "a/b"}, "experiment_id"),
+    ({"rollout": {"exp_id": "mine"}}, "exp_id"),
+    ({"rollout": {"base_url": "http://x"}}, "base_url"),
+    ({"capture": {"pool": "no pool"}}, "pool"),
+]
+
+
+async def test_a_wrong_field_is_422_and_named(api: Api, batch: Make) -> None:
+    for change, words in WRONG_FIELDS:
+        assert_problem(await api.http.post("/v1/batches", json=batch([{"reward": 1}]) | change), 422, words)
     assert (await api.http.get("/v1/batches")).json() == []
 
 
-@pytest.mark.parametrize(
-    "raw", [b"", b"{", b"\xff\xfe", b'{"groups": NaN}', b'{"a": "\\ud800"}', b"[" * 5000], ids=range(6)
-)
-async def test_what_is_not_json_is_400(api: Api, raw: bytes) -> None:
-    assert_problem(await api.http.post("/v1/batches", content=raw), 400, "not JSON")
-
-
-@pytest.mark.parametrize("raw", [b"[]", b"null", b"17", b'"x"'])
-async def test_json_that_is_no_object_is_422(api: Api, raw: bytes) -> None:
-    assert_problem(await api.http.post("/v1/batches", content=raw), 422, "")
+async def test_what_is_not_json_is_400_and_json_that_is_no_object_422(api: Api) -> None:
+    for raw in (b"", b"{", b"\xff\xfe", b'{"groups": NaN}', b'{"a": "\\ud800"}', b"[" * 5000):
+        assert_problem(await api.http.post("/v1/batches", content=raw), 400, "not JSON")
+    for raw in (b"[]", b"null", b"17", b'"x"'):
+        assert_problem(await api.http.post("/v1/batches", content=raw), 422, "body")
 
 
 async def test_an_oversized_body_is_413_by_its_header_and_while_it_arrives(api: Api) -> None:
@@ -79,28 +73,27 @@ async def test_an_oversized_body_is_413_by_its_header_and_while_it_arrives(api: 
     assert_problem(await api.http.post("/v1/batches", content=chunks()), 413, "20000")
 
 
-@pytest.mark.parametrize("path", ["", "/rollouts", "/results", "/cancel"])
-async def test_an_unknown_batch_is_404(api: Api, path: str) -> None:
-    method = "POST" if path == "/cancel" else "GET"
-    assert_problem(await api.http.request(method, f"/v1/batches/bnone{path}"), 404, "bnone")
+async def test_an_unknown_batch_is_404(api: Api) -> None:
+    for method, path in (("GET", ""), ("GET", "/rollouts"), ("GET", "/results"), ("POST", "/cancel")):
+        assert_problem(await api.http.request(method, f"/v1/batches/bnone{path}"), 404, "bnone")
 
 
-@pytest.mark.parametrize(
-    ("query", "words"),
-    [
-        ("cursor=-1", "cursor"),
-        ("cursor=x", "cursor"),
-        ("cursor=99", "99"),
-        ("cursor=99999999999999999999", "cursor"),
-        ("limit=0", "limit"),
-        ("limit=1001", "limit"),
-        ("wait_s=61", "wait_s"),
-        ("wait_s=nan", "wait_s"),
-    ],
-)
-async def test_a_bad_cursor_limit_or_wait_is_422(api: Api, batch: Make, query: str, words: str) -> None:
+BAD_QUERIES = [
+    ("cursor=-1", "cursor"),
+    ("cursor=x", "cursor"),
+    ("cursor=99", "99"),
+    ("cursor=99999999999999999999", "cursor"),
+    ("limit=0", "limit"),
+    ("limit=1001", "limit"),
+    ("wait_s=61", "wait_s"),
+    ("wait_s=nan", "wait_s"),
+]
+
+
+async def test_a_bad_cursor_limit_or_wait_is_422(api: Api, batch: Make) -> None:
     made = await api.submit(batch([{"act": "hang"}]))
-    assert_problem(await api.http.get(f"/v1/batches/{made['batch_id']}/results?{query}"), 422, words)
+    for query, words in BAD_QUERIES:
+        assert_problem(await api.http.get(f"/v1/batches/{made['batch_id']}/results?{query}"), 422, words)
 
 
 async def test_routes_and_methods_that_are_not_there_are_problems_too(api: Api) -> None:

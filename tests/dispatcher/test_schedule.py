@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rollway_dispatcher.budgets import Budgets
 from rollway_dispatcher.lifecycle import Trigger
 from rollway_dispatcher.order import Order
-from rollway_dispatcher.rollout import Batch
+from rollway_dispatcher.rollout import Batch, fresh_batch
 from rollway_dispatcher.schedule import REWARDLESS_LIMIT, Patience, Scheduler
 from rollway_dispatcher.step import (
     Arrived,
@@ -33,7 +33,6 @@ from rollway_dispatcher.step import (
     Stop,
     Stopped,
 )
-from rollway_dispatcher.store import fresh_batch
 from rollway_wire.batch import TERMINAL, Group, Limits, RolloutState
 from rollway_wire.failures import RETRYABLE, Failure, FailureType
 

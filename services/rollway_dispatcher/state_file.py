@@ -1,0 +1,68 @@
+"""Opening the state file: one dispatcher per file, one schema per version.
+
+A lock file beside it says who has it, and the lock dies with its holder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO
+
+import aiosqlite
+
+from rollway_dispatcher import schema
+from rollway_dispatcher.store import SqliteStore
+from rollway_wire.problems import RollwayError
+
+
+class StateUnusable(RollwayError):
+    """The state file cannot be opened: held by another dispatcher, or written by another version."""
+
+
+def _lock(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(path.name + ".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        lock.close()
+        raise StateUnusable("in use by another dispatcher: give each its own") from e
+    return lock
+
+
+@asynccontextmanager
+async def open_store(path: Path) -> AsyncIterator[SqliteStore]:
+    """Open or make the state file.
+
+    Raises:
+        StateUnusable: held by another dispatcher, or written by another version.
+        OSError, sqlite3.Error: cannot be read or written.
+    """
+    lock = await asyncio.to_thread(_lock, path)
+    try:
+        async with aiosqlite.connect(path) as writer, aiosqlite.connect(path) as reader:
+            await writer.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + schema.SCHEMA)
+            await reader.executescript("PRAGMA query_only = ON; PRAGMA busy_timeout = 10000;")
+            await _settle_meta(writer, path)
+            yield SqliteStore(writer, reader, bytes.fromhex(await _meta(reader, "secret")))
+    finally:
+        await asyncio.to_thread(lock.close)
+
+
+async def _settle_meta(db: aiosqlite.Connection, path: Path) -> None:
+    insert = "INSERT OR IGNORE INTO meta VALUES (?, ?)"
+    await db.executemany(insert, [("version", str(schema.VERSION)), ("secret", secrets.token_hex(32))])
+    await db.commit()
+    version = await _meta(db, "version")
+    if version != str(schema.VERSION):
+        raise StateUnusable(f"it has schema version {version}; this build writes {schema.VERSION}")
+
+
+async def _meta(db: aiosqlite.Connection, key: str) -> str:
+    async with db.execute("SELECT value FROM meta WHERE key = ?", (key,)) as rows:
+        return str([row[0] async for row in rows][0])
