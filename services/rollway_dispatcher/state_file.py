@@ -65,4 +65,7 @@ async def _settle_meta(db: aiosqlite.Connection, path: Path) -> None:
 
 async def _meta(db: aiosqlite.Connection, key: str) -> str:
     async with db.execute("SELECT value FROM meta WHERE key = ?", (key,)) as rows:
-        return str([row[0] async for row in rows][0])
+        row = await rows.fetchone()
+    if row is None:
+        raise StateUnusable(f"it holds no {key}: the file is damaged")
+    return str(row[0])
