@@ -35,7 +35,10 @@ def look(files: RunFiles, dispatcher_url: str, steps: int, rollouts: int) -> Mom
         return Moment("loading trainer and engine", 0, 0, rollouts)
     if len(batches) > trained:
         return Moment("training", trained + 1, rollouts, rollouts)
-    running = [b for b in _batches(dispatcher_url) if b["state"] == "running"]
+    posted = _batches(dispatcher_url)
+    running = [b for b in posted if b["state"] == "running"]
+    if not running and len(posted) > len(batches):
+        return Moment("collecting rollouts", trained + 1, rollouts, rollouts)
     if not running:
         return Moment("starting rollouts", trained + 1, 0, rollouts)
     counts = running[-1]["counts"]
