@@ -152,11 +152,11 @@ class Run:
     drifts: list[Drift] = field(default_factory=list)
 
 
-def run(proof: Proof, template: Template, conversation: Conversation) -> Run:
-    """Plays a conversation through an exact session, with checks at each turn."""
+def run(proof: Proof, template: Template, conversation: Conversation, **kwargs: Any) -> Run:
+    """Plays a conversation through an exact session, with checks at each turn. ``kwargs``: template arguments."""
     assert proof.bridge is not None
     rng = random.Random(conversation.seed)
-    session, options = ExactSession(template, proof.bridge), Options(tools=conversation.tools)
+    session, options = ExactSession(template, proof.bridge), Options(tools=conversation.tools, kwargs=kwargs)
     spoken: list[Message] = list(conversation.opening)
     turns: list[Turn] = []
     drifts: list[Drift] = []

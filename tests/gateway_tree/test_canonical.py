@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionMessage
 
 from rollway_gateway.tree.canonical import call_ids, digest, reasoning_style
 
@@ -105,3 +106,9 @@ def test_any_json_arguments_survive_re_serialising(arguments) -> None:
     keys = list(arguments)
     spelled = json.dumps({k: arguments[k] for k in reversed(keys)}, ensure_ascii=False, indent=3)
     assert digest(called(json.dumps(arguments))) == digest(called(spelled))
+
+
+@pytest.mark.parametrize("given_out", [said(content="hi", reasoning="so"), called('{"a": 1}', content=None)])
+@pytest.mark.parametrize("how", [{}, {"exclude_none": True}, {"exclude_unset": True}, {"exclude": {"reasoning"}}])
+def test_an_echo_by_the_openai_sdk_is_recognised(given_out, how) -> None:
+    assert digest(ChatCompletionMessage.model_validate(given_out).model_dump(**how)) == digest(given_out)
