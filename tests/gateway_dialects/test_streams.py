@@ -74,6 +74,14 @@ def sent_by(encoder: Encoder, chunks: list[dict[str, Any]]) -> list[dict[str, An
     return events(sent)
 
 
+def parsed(arguments: str) -> Any:
+    """As a client reads a tool's input; the text itself where a model wrote no JSON."""
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return {"INVALID_JSON": arguments}
+
+
 def build_message(sent: list[dict[str, Any]]) -> dict[str, Any]:
     """The message that Anthropic's events describe; one block is open at a time."""
     assert [e["type"] for e in (sent[0], *sent[-2:])] == ["message_start", "message_delta", "message_stop"]
@@ -102,7 +110,7 @@ def build_message(sent: list[dict[str, Any]]) -> dict[str, Any]:
                 assert open_ is not None
                 text = "".join(texts)
                 key = {"text": "text", "thinking": "thinking", "tool_use": "input"}[open_["type"]]
-                open_[key] = json.loads(text or "{}") if key == "input" else text
+                open_[key] = parsed(text) if key == "input" else text
                 made["content"].append(open_)
                 open_ = None
     assert open_ is None

@@ -13,5 +13,6 @@ Laws, and where this differs from vLLM's own route:
   where one ended the answer; vLLM says "end_turn" in both cases.
 - Arguments that are no JSON object come as ``{"INVALID_JSON": text}`` in a whole answer; vLLM fails the call. Sent back
   so, they are the sampled text again.
+- A streamed answer that says nothing has one empty text block, as a whole one has; vLLM streams no block.
 - The signature of a thinking block says nothing and is not checked: thinking is not secret here.
 """

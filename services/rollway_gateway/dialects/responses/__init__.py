@@ -11,5 +11,7 @@ Laws, and where this differs from vLLM's own route:
 - The ids of items are the same in events and in the final object, and follow from the chat answer's id.
 - ``temperature``, ``top_p`` and ``max_output_tokens`` are echoed as asked (1.0, 1.0 and null by default): what the
   engine or the session puts in their place is not told.
+- Cached and reasoning tokens are counted where the engine tells them on its chat route (cached ones only with
+  ``--enable-prompt-tokens-details``).
 - Log-probs, where ``include`` asks for them, cover every sampled token the engine showed, as vLLM's do.
 """
