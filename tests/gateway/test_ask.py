@@ -71,6 +71,7 @@ def test_text_requests_get_what_capture_needs(
         ({"max_tokens": 9}, {}, {"max_tokens": 9}),
         ({}, {"logprobs": False, "return_token_ids": False}, {}),
         ({"n": 1}, {"n": 4}, {"n": 4}),
+        ({"top_k": 3}, {"top_p": 0.9, "extra_body": {"top_k": 5, "top_p": 0.1}}, {"top_p": 0.9, "top_k": 5}),
     ],
 )
 def test_session_parameters_override_the_agents(

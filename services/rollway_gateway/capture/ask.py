@@ -96,6 +96,11 @@ def _shows_logprobs(kind: Kind, body: dict[str, Any]) -> bool:
 
 
 def _override(body: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    # Parameters OpenAI's API does not know reach agents under `extra_body`, as their SDK takes them; on the wire that
+    # SDK puts them at top level, where an engine looks.
+    extra = overrides.get("extra_body")
+    if isinstance(extra, Mapping):
+        overrides = {**extra, **{k: v for k, v in overrides.items() if k != "extra_body"}}
     if any(name in overrides for name in _LENGTH_NAMES):
         for name in _LENGTH_NAMES:
             body.pop(name, None)
