@@ -87,6 +87,7 @@ async def serve(
             session=session, pool=gateway.pool(session.pool), store=gateway.store, client=gateway.client,
             ask=read_ask(kind, raw, session.sampling_params), raw=raw, headers=_forwarded(headers),
             settings=gateway.settings, started_at=started_at,
+            says_retry=headers.get(b"x-stainless-retry-count", b"0") not in (b"0", b""),
         )  # fmt: skip
         await call.run(receive, answer)
     except AgentError as e:

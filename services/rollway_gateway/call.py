@@ -2,15 +2,18 @@
 
     admitted ──► attempt on a worker ──► answered            recorded before the agent gets the last bytes
         │             │  └─ connection failed, nothing delivered ──► attempt on another worker
-        │             └─ aborted (seal, fence, client gone, shutdown) ──► recorded incomplete
-        └─ refused (sealed, fenced, no worker)
+        │             └─ aborted (seal, fence, client gone for good, shutdown) ──► recorded incomplete
+        ├─ refused (sealed, fenced, no worker)
+        └─ a retry of a call whose answer did not arrive ──► that call's answer
 
 A call is in its pool's and its session's set of calls in flight from `run` until `_settle`; `abort` does nothing after.
+A client that leaves does not end it at once: for `retry_grace_s` it goes on, and its answer waits, for a retry.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 import uuid
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ from contextlib import contextmanager
 import aiohttp
 import orjson
 import structlog
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 
 from rollway_gateway.capture.answer import UNKNOWN_FORM, strip_answer, take_answer
 from rollway_gateway.capture.answers import Answers
@@ -28,10 +31,11 @@ from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.capture.message import StreamedMessage
 from rollway_gateway.capture.sse import EventTooLarge, SseBlocks
 from rollway_gateway.capture.stream import StreamFilter
+from rollway_gateway.delivery import Delivery
 from rollway_gateway.exact.lane import Lane, Way
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.pool import Pool
-from rollway_gateway.record import make_record
+from rollway_gateway.record import CallRecord, make_record
 from rollway_gateway.replies import headers_back, send_error, send_whole
 from rollway_gateway.session import Session
 from rollway_gateway.settings import GatewaySettings
@@ -49,11 +53,16 @@ class ModelCall:
 
     def __init__(
         self, *, session: Session, pool: Pool, store: SessionStore, client: aiohttp.ClientSession, ask: Ask,
-        raw: bytes, headers: dict[str, str], settings: GatewaySettings, started_at: float,
+        raw: bytes, headers: dict[str, str], settings: GatewaySettings, started_at: float, says_retry: bool = False,
     ) -> None:  # fmt: skip
+        """
+        Args:
+            says_retry: the client says that it asks again.
+        """
         self.call_id = uuid.uuid4().hex
         self._session, self._pool, self._store, self._client, self._ask = session, pool, store, client, ask
-        self._request = raw if session.keeps_messages else None
+        self.asked = (ask.kind, raw)
+        self._says_retry = says_retry
         self._headers = headers
         self._settings = settings
         self._started_at = started_at
@@ -70,16 +79,28 @@ class ModelCall:
         self._settled = False
         self._cause: tuple[str, AgentError | None] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._delivery: Delivery | None = None
+        self._record: CallRecord | None = None
+        self._ended_at: float | None = None
+        self._rejoined = 0
+        """Retries listening."""
+        self._giving_up: asyncio.TimerHandle | None = None
 
     # -- life
 
     async def run(self, receive: Receive, send: Send) -> None:
-        """Serve the call.
+        """Serve the call, or the one it is a retry of.
 
         Raises:
             AgentError: the answer is this error; nothing was sent yet.
             CancelledError: the server is shutting down.
         """
+        original = self._session.originals.find(self.asked, said=self._says_retry)
+        if original is not None:
+            await original.rejoin(receive, send)
+            return
+        if self._session.unread and (unread := self._session.unread.pop(self._digest(), None)) is not None:
+            unread.sampled_again = True
         self._task = asyncio.current_task()
         self._pool.enter(self)
         try:
@@ -87,18 +108,21 @@ class ModelCall:
         except AgentError:
             self._pool.leave(self)
             raise
+        self._delivery = Delivery(send)
+        self._session.originals.add(self)
         watch = asyncio.create_task(self._watch(receive))
         try:
-            await self._attempts(send)
+            await self._attempts()
         except asyncio.CancelledError:
-            await self._cancelled(send)
+            await self._cancelled()
         except AgentError as e:
             self._settle(e.message, sampled=bool(self._evidence.choices))
-            await self._refuse(send, e)
+            await self._refuse(e)
         finally:
             self._settle("the gateway failed", sampled=True)
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
+            self._end()
 
     def abort(self, reason: str, error: AgentError | None) -> None:
         """Stop the call; its turns are recorded incomplete with ``reason``, and the agent, if there, gets ``error``."""
@@ -107,13 +131,13 @@ class ModelCall:
             self._task.cancel()
 
     async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        # With every choice finished only the usage is still to come: the turn is whole, let it end.
-        if not self._evidence.finished():
-            self.abort("client disconnected", None)
+        await _left(receive)
+        # With every choice finished only the usage is still to come: the agent has the turn, let it end.
+        if not self._evidence.finished() and self._delivery is not None:
+            self._delivery.lose_client()
+            self._unheard()
 
-    async def _cancelled(self, send: Send) -> None:
+    async def _cancelled(self) -> None:
         if self._cause is None:
             self._settle("the gateway shut down", sampled=True)
             raise asyncio.CancelledError
@@ -122,17 +146,101 @@ class ModelCall:
         reason, error = self._cause
         self._settle(reason, sampled=True)
         if error is not None:
-            await self._refuse(send, error)
+            await self._refuse(error)
 
-    async def _refuse(self, send: Send, error: AgentError) -> None:
+    async def _refuse(self, error: AgentError) -> None:
         if self._began:
-            await send({"type": "http.response.body", "body": error.event()})
+            await self._send({"type": "http.response.body", "body": error.event()})
             return
-        await send_error(send, error)
+        await send_error(self._send, error)
+
+    async def _send(self, message: Message) -> None:
+        assert self._delivery is not None
+        await self._delivery.send(message)
+
+    # -- retries
+
+    @property
+    def delivered(self) -> bool:
+        return self._record is not None and self._record.answered and self._record.delivered
+
+    def answers_retry(self, *, said: bool) -> bool:
+        if self._delivery is None or self._settings.retry_grace_s == 0:
+            return False
+        if self._ended_at is None or not self.delivered:
+            return said or not self._heard
+        return said and time.monotonic() - self._ended_at < self._settings.retry_grace_s
+
+    async def rejoin(self, receive: Receive, send: Send) -> None:
+        """Serve a retry: everything this call sends, from its start.
+
+        Raises:
+            AgentError: 503, the call ended without an answer.
+        """
+        assert self._delivery is not None
+        log.info("call_rejoined", session_id=self._session.session_id, call_id=self.call_id)
+        self._session.rejoined_calls += 1
+        self._rejoined += 1
+        self.forget()
+        replay, left = asyncio.create_task(self._delivery.replay(send)), asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait({replay, left}, return_when=asyncio.FIRST_COMPLETED)
+            if replay.done() and not replay.result():
+                raise AgentError(503, "the call ended without an answer: try again", retry_after_s=1)
+            if replay.done() and self._record is not None:
+                self._record.delivered = True
+        finally:
+            replay.cancel()
+            left.cancel()
+            await asyncio.gather(replay, left, return_exceptions=True)
+            self._rejoined -= 1
+            self._unheard()
+
+    @property
+    def _heard(self) -> bool:
+        return self._rejoined > 0 or (self._delivery is not None and self._delivery.has_client)
+
+    def _unheard(self) -> None:
+        """Give up after a while, if nobody listens."""
+        if not self._heard or self._ended_at is not None:
+            self.forget()
+            grace = self._settings.retry_grace_s
+            if grace == 0:
+                self._give_up()
+            else:
+                self._giving_up = asyncio.get_running_loop().call_later(grace, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._ended_at is None:
+            self.abort("client disconnected", None)
+            return
+        self._session.originals.drop(self)
+        if self._record is not None and self._record.answered and not self._record.delivered:
+            self._session.unread[self._digest()] = self._record
+
+    def _digest(self) -> bytes:
+        return hashlib.blake2b(self.asked[1], digest_size=16, person=self.asked[0].encode()).digest()
+
+    def forget(self) -> None:
+        """Stop waiting for a retry."""
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+
+    def _end(self) -> None:
+        """Nothing more is sent. A whole answer that nobody has waits for a retry."""
+        assert self._delivery is not None
+        self._delivery.end()
+        self._ended_at = time.monotonic()
+        if self._record is None or not self._record.answered or self._session.state != "open":
+            self._session.originals.drop(self)
+        else:
+            self._record.delivered = self._heard
+            self._unheard()
 
     # -- attempts
 
-    async def _attempts(self, send: Send) -> None:
+    async def _attempts(self) -> None:
         """A lost connection is tried again while nothing was delivered: elsewhere, or where there is no other worker
         on the same one, whose idle connection may just have been closed by its keep-alive limit."""
         tried: list[Worker] = []
@@ -141,7 +249,7 @@ class ModelCall:
             worker = self._next_worker(tried, lost)
             try:
                 with self._on(worker):
-                    return await self._attempt(worker, send)
+                    return await self._attempt(worker)
             except WorkerLost as e:
                 lost = e
                 tried.append(worker)
@@ -178,13 +286,13 @@ class ModelCall:
         finally:
             worker.active -= 1
 
-    async def _attempt(self, worker: Worker, send: Send) -> None:
+    async def _attempt(self, worker: Worker) -> None:
         self._model = worker.model_for(self._ask.model) or ""
         way = await self._lane.way(worker, self._model)
-        while await self._refused(worker, way, send):
+        while await self._refused(worker, way):
             way = await self._lane.way(worker, self._model)
 
-    async def _refused(self, worker: Worker, way: Way, send: Send) -> bool:
+    async def _refused(self, worker: Worker, way: Way) -> bool:
         """Go one way. True: the engine would not take prompt ids, so the call goes as a chat."""
         self._answers = Answers() if self._lane.remembers else None
         async with post(self._client, worker.api_url + way.path, way.body, self._headers) as response:
@@ -193,20 +301,20 @@ class ModelCall:
                 self._lane.refused(response.status, await response.read())
                 return True
             if response.status != 200:
-                await self._pass_on(response, send)
+                await self._pass_on(response)
             elif response.content_type == "text/event-stream":
-                await self._stream(worker, way, response, send)
+                await self._stream(worker, way, response)
             else:
-                await self._whole(way, response, send)
+                await self._whole(way, response)
         return False
 
-    async def _pass_on(self, response: aiohttp.ClientResponse, send: Send) -> None:
+    async def _pass_on(self, response: aiohttp.ClientResponse) -> None:
         """The engine refused: its answer goes to the agent unchanged, and nothing was sampled."""
         body = await response.read()
         self._settle("refused by the engine", sampled=False)
-        await send_whole(send, response.status, headers_back(response), body)
+        await send_whole(self._send, response.status, headers_back(response), body)
 
-    async def _whole(self, way: Way, response: aiohttp.ClientResponse, send: Send) -> None:
+    async def _whole(self, way: Way, response: aiohttp.ClientResponse) -> None:
         body = await response.read()
         self._first_at = time.time()
         try:
@@ -226,9 +334,9 @@ class ModelCall:
         strip_answer(payload, self._ask)
         shown = orjson.dumps(payload)
         self._settle(None, sampled=True, answer=shown if self._session.keeps_messages else None)
-        await send_whole(send, 200, headers_back(response), shown)
+        await send_whole(self._send, 200, headers_back(response), shown)
 
-    async def _stream(self, worker: Worker, way: Way, response: aiohttp.ClientResponse, send: Send) -> None:
+    async def _stream(self, worker: Worker, way: Way, response: aiohttp.ClientResponse) -> None:
         """Events go on as they come. The end waits for the record: what the agent has in full is never lost."""
         blocks = SseBlocks()
         events = StreamFilter(
@@ -253,16 +361,16 @@ class ModelCall:
                 sampled = not self._evidence.errored or self._evidence.captured_tokens > 0
                 self._settle(None, sampled=sampled, answer=None if message is None else message.dump())
             if shown:
-                await self._begin(response, send)
-                await send({"type": "http.response.body", "body": shown, "more_body": not events.done})
+                await self._begin(response)
+                await self._send({"type": "http.response.body", "body": shown, "more_body": not events.done})
             if events.done:
                 return await _read_out(response)
         raise WorkerLost("the stream ended without [DONE]")
 
-    async def _begin(self, response: aiohttp.ClientResponse, send: Send) -> None:
+    async def _begin(self, response: aiohttp.ClientResponse) -> None:
         if not self._began:
             self._began = True
-            await send({"type": "http.response.start", "status": 200, "headers": headers_back(response)})
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers_back(response)})
 
     def _given_up(self) -> AgentError:
         """An aborted generation is nobody's answer: the agent may ask again."""
@@ -284,16 +392,25 @@ class ModelCall:
             record = make_record(
                 self._evidence, call_id=self.call_id, index=self._index, model=self._model,
                 worker=self._worker.worker_id, versions=(self._version, self._pool.version),
-                times=(self._started_at, self._first_at, time.time()), request=self._request, answer=answer,
+                times=(self._started_at, self._first_at, time.time()), answer=answer,
+                request=self.asked[1] if self._session.keeps_messages else None,
                 answered=problem is None and not self._evidence.errored,
             )  # fmt: skip
+        self._record = record
         if record is not None:
+            record.delivered = self._heard
             self._lane.keep(record, {} if self._answers is None else self._answers.messages())
         self._store.end(self._session, self, record)
         self._pool.leave(self)
         flaws = sorted({t.incomplete for t in record.turns if t.incomplete}) if record else []
         if flaws:
             log.warning("turn_incomplete", session_id=self._session.session_id, call_id=self.call_id, flaws=flaws)
+
+
+async def _left(receive: Receive) -> None:
+    """Until the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _read_out(response: aiohttp.ClientResponse) -> None:

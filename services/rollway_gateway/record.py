@@ -22,6 +22,10 @@ class CallRecord:
     """Of the usage, held by no turn."""
     answered: bool
     """The engine's whole answer went to the agent."""
+    delivered: bool = True
+    """A client was there to take it to its end."""
+    sampled_again: bool = False
+    """Not delivered, and asked for again when its answer was no longer kept."""
     request: bytes | None = None
     """The agent's body."""
     answer: bytes | None = None

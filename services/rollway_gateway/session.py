@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Literal, Protocol
 from rollway_gateway.dialects.responses.kept import KeptResponses
 from rollway_gateway.exact.fidelity import Fidelity
 from rollway_gateway.openai_errors import AgentError
+from rollway_gateway.originals import Originals
 from rollway_gateway.record import CallRecord
 from rollway_wire.tokens import Trajectory, Turn
 
@@ -35,6 +37,11 @@ class Session:
     calls_begun: int = 0
     failed_calls: int = 0
     """Answered with an error before anything was sampled for the agent."""
+    unread: dict[bytes, CallRecord] = field(default_factory=dict)
+    """Whole answers that no client took, by digest of the request."""
+    rejoined_calls: int = 0
+    """Retries that got the answer of the call they repeat."""
+    originals: Originals = field(default_factory=Originals)
     calls: set[SessionCall] = field(default_factory=set)
     """In flight."""
     fidelity: Fidelity = field(default_factory=Fidelity)
@@ -46,7 +53,8 @@ class Session:
     """Once sealed."""
 
     def turns(self) -> list[Turn]:
-        return [turn for record in self.records for turn in record.turns]
+        """Those of an answer that no client took to its end are incomplete: the agent did not act on it."""
+        return [turn if record.delivered else _undelivered(turn) for record in self.records for turn in record.turns]
 
     def lost_tokens(self) -> int:
         return sum(record.lost_tokens for record in self.records)
@@ -62,3 +70,9 @@ class Session:
                 if record.answered and turn.incomplete is not None:
                     return f"turn {turn.turn_id}: {turn.incomplete}"
         return None
+
+
+def _undelivered(turn: Turn) -> Turn:
+    if turn.incomplete is not None:
+        return turn
+    return dataclasses.replace(turn, incomplete="the answer did not reach the agent")

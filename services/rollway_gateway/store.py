@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rollway_gateway.dialects.responses.kept import KeptResponses
@@ -113,6 +113,7 @@ class SessionStore:
         for record in session.records:
             self._calls.pop(record.call_id, None)
         session.state = "sealed"
+        session.originals.clear()
         self._abort(session, "the session was deleted")
         if remember:
             self._gone[session.session_id] = None
@@ -124,6 +125,7 @@ class SessionStore:
         if session.state == "open":
             session.state = "sealing"
             session.responses.clear()
+            session.originals.clear()
             self._abort(session, "the session was sealed")
 
     def seal(self, session: Session) -> Trajectory:
@@ -189,18 +191,26 @@ class SessionStore:
 def trajectory_of(session: Session) -> Trajectory:
     """What the session's finished calls make; incomplete while any is in flight."""
     flying = f"{len(session.calls)} calls are in flight" if session.calls else None
+    unread = [record for record in session.records if record.answered and not record.delivered]
     return cut(
         session.session_id,
         session.turns(),
         mode=session.fidelity.mode,
         lost_tokens=session.lost_tokens(),
+        duplicate=_whole_turns(r for r in unread if r.sampled_again),
+        orphaned=_whole_turns(r for r in unread if not r.sampled_again),
         metadata={
             **session.metadata,
             "sampling_params": dict(session.sampling_params),
             "pool": session.pool,
             "calls": session.calls_begun,
             "failed_calls": session.failed_calls,
+            "rejoined_calls": session.rejoined_calls,
             **session.fidelity.metadata(),
         },
         incomplete=session.doubt() or flying,
     )
+
+
+def _whole_turns(records: Iterable[CallRecord]) -> list[str]:
+    return [turn.turn_id for record in records for turn in record.turns if turn.incomplete is None]

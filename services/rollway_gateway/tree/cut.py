@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Turns
 from typing import Any, Literal
 
@@ -21,6 +21,8 @@ def cut(
     *,
     mode: Literal["mirror", "exact"] = "mirror",
     lost_tokens: int = 0,
+    duplicate: Collection[str] = (),
+    orphaned: Collection[str] = (),
     metadata: Mapping[str, Any] | None = None,
     incomplete: str | None = None,
 ) -> Trajectory:
@@ -35,6 +37,8 @@ def cut(
         turns: of this session, any order. Incomplete ones train nothing: their tokens count as lost, and are context
             where a later prompt holds them.
         lost_tokens: tokens that the engine's usage reported and no turn holds.
+        duplicate, orphaned: ids of incomplete turns whose evidence is whole, and which bucket of the ledger they go to:
+            answers that never reached the agent, asked for again later or not.
         metadata: kept; ``drift`` (count) and ``drift_events`` (`drift.DriftEvent` as objects) are added.
         incomplete: why the session may not train as a whole. The caller's judgement: incomplete turns alone do not
             set it.
@@ -56,7 +60,7 @@ def cut(
         mode=mode,
         turns=tuple(sorted(turns, key=lambda t: (t.index, t.choice))),
         sequences=sequences,
-        ledger=_ledger(turns, sequences, lost_tokens),
+        ledger=_ledger(turns, sequences, lost_tokens, frozenset(duplicate), frozenset(orphaned)),
         incomplete=incomplete,
         metadata={
             **(metadata or {}),
@@ -87,10 +91,20 @@ def _sequence(path: list[Turn]) -> Sequence:
     )
 
 
-def _ledger(turns: Turns[Turn], sequences: tuple[Sequence, ...], lost_tokens: int) -> Ledger:
+def _ledger(
+    turns: Turns[Turn], sequences: tuple[Sequence, ...], lost_tokens: int, duplicate: frozenset[str],
+    orphaned: frozenset[str],
+) -> Ledger:  # fmt: skip
     """Counted from both ends, turns and masks: `Ledger` refuses them when they disagree."""
+
+    def tokens(found: Iterable[Turn]) -> int:
+        return sum(len(t.completion_token_ids) for t in found)
+
+    untrained = [t for t in turns if t.incomplete is not None]
     return Ledger(
-        sampled=sum(len(t.completion_token_ids) for t in turns) + lost_tokens,
+        sampled=tokens(turns) + lost_tokens,
         trained=sum(s.trained_tokens for s in sequences),
-        lost=sum(len(t.completion_token_ids) for t in turns if t.incomplete is not None) + lost_tokens,
+        duplicate=tokens(t for t in untrained if t.turn_id in duplicate),
+        orphaned=tokens(t for t in untrained if t.turn_id in orphaned - duplicate),
+        lost=tokens(t for t in untrained if t.turn_id not in duplicate | orphaned) + lost_tokens,
     )
