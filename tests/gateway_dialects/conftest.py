@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import anthropic
 import openai
 import pytest
 
-from tests.gateway.conftest import RunningGateway, engine, gateway
+from tests.gateway.conftest import RunningGateway, gateway
+from tests.kit.scripted_engine import ScriptedEngine
+from tests.kit.scripted_model import write_model
 
-__all__ = ["engine", "gateway"]
+__all__ = ["gateway"]
 
 SESSION = "one/session-of-a-rollout:0"
+
+
+@pytest.fixture
+def exact() -> bool:
+    """Whether the engine is one that exact mode can be proven on; tests of both say so with a parameter."""
+    return False
+
+
+@pytest.fixture
+async def engine(exact: bool, tmp_path: Path) -> AsyncIterator[ScriptedEngine]:
+    async with ScriptedEngine(folder=write_model(tmp_path / "model") if exact else None) as running:
+        yield running
 
 
 @pytest.fixture

@@ -131,8 +131,8 @@ async def test_tokens_are_counted_without_a_turn(
 ) -> None:
     counted = await anthropic_client.messages.count_tokens(model="m", system="s", messages=HI, tools=TOOLS)
     assert counted.input_tokens == len(chat_ids([{"role": "system", "content": "s"}, *HI]))
-    (path, asked), *rest = engine.requests
-    assert (path, asked["model"], asked["tools"][0]["function"]["name"], rest) == ("/tokenize", engine.model, "add", [])
+    (asked,) = engine.tokenized
+    assert (asked["model"], asked["tools"][0]["function"]["name"], engine.requests) == (engine.model, "add", [])
     assert not (await gateway.trajectory(SESSION)).turns
 
 

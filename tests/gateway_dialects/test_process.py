@@ -1,4 +1,4 @@
-"""The gateway as a process of its own, both SDKs' synchronous clients side by side on one session."""
+"""The gateway as a process of its own, both SDKs' synchronous clients one after the other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import anthropic
 import httpx
 import openai
+import pytest
 
 from rollway_wire.codec import load_trajectory
-from tests.gateway_dialects.conversation import ANSWER, QUESTION, TURNS, check, scripted
+from tests.gateway_dialects.conversation import ANSWER, QUESTION, TURNS, check, script
 from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import ScriptedEngine
 from tests.kit.services import Services
@@ -51,8 +52,8 @@ def with_openai(url: str) -> str:
                 items.append({"type": "function_call_output", "call_id": made.call_id, "output": output})
 
 
-async def test_both_sdks_on_a_gateway_process(services: Services, engine: ScriptedEngine) -> None:
-    engine.answer = scripted
+@pytest.mark.parametrize("exact", [False, True])
+async def test_both_sdks_on_a_gateway_process(services: Services, engine: ScriptedEngine, exact: bool) -> None:
     gateway = await services.start_async("gateway", ["-m", "rollway_gateway", "--worker", engine.url, "--port", "0"])
     async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
 
@@ -61,10 +62,9 @@ async def test_both_sdks_on_a_gateway_process(services: Services, engine: Script
 
         await eventually(healthy, "the worker is healthy")
         sessions = {"one-with-messages": with_anthropic, "one-with-responses": with_openai}
-        answers = await asyncio.gather(
-            *(asyncio.to_thread(ask, f"{gateway.url}/sessions/{name}") for name, ask in sessions.items())
-        )
-        assert answers == [ANSWER, ANSWER]
+        for name, ask in sessions.items():
+            script(engine, exact=exact)
+            assert await asyncio.to_thread(ask, f"{gateway.url}/sessions/{name}") == ANSWER
         assert len(engine.requests) == 2 * TURNS
         for name in sessions:
-            check(load_trajectory((await http.post(f"/v1/sessions/{name}/seal")).json()))
+            check(load_trajectory((await http.post(f"/v1/sessions/{name}/seal")).json()), exact=exact)

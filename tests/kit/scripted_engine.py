@@ -221,6 +221,8 @@ class ScriptedEngine:
         self.answer: Callable[[dict[str, Any]], Reply] = lambda body: Reply()
         self.requests: list[tuple[str, dict[str, Any]]] = []
         """(path, body) of every model call."""
+        self.tokenized: list[dict[str, Any]] = []
+        """Bodies of /tokenize."""
         self.headers: list[dict[str, str]] = []
         self.active = 0
         self.cancelled = 0
@@ -246,8 +248,6 @@ class ScriptedEngine:
         app.router.add_post("/v1/completions", self._call)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/v1/models", self._models)
-        if self.folder is not None:
-            app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/health", self._health)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
@@ -273,12 +273,8 @@ class ScriptedEngine:
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
-        self.requests.append((request.path, body))
-        ids = chat_ids(body["messages"])
-        return web.json_response({"count": len(ids), "max_model_len": 1 << 20, "tokens": ids, "token_strs": None})
-
-    async def _tokenize(self, request: web.Request) -> web.Response:
-        tokens = self.render((await request.json())["messages"])
+        self.tokenized.append(body)
+        tokens = self.render(body["messages"])
         return web.json_response({"count": len(tokens), "max_model_len": self.context, "tokens": tokens})
 
     def _refusal(self, request: web.Request, body: dict[str, Any]) -> web.Response | None:
