@@ -286,3 +286,18 @@ async def test_calls_are_not_parsed_where_the_engine_has_no_parser(folder: Path)
         said = (await gateway.http.post(url, json=body)).json()["choices"][0]
         assert said["message"]["content"].endswith("</tool_call>")
         assert (said["finish_reason"], engine.requests[-1][0]) == ("stop", TEXT)
+
+
+async def test_a_worker_that_parses_reasoning_is_mirrored_from_its_first_such_answer(
+    gateway: RunningGateway, engine: ScriptedEngine
+) -> None:
+    """The text of an answer to ids would show the agent reasoning as content."""
+    engine.script(Reply("so", reasoning="Hm."), Reply("so", reasoning="Hm."))
+    ticket = await gateway.open()
+    messages = await _agent(gateway, ticket, 2)
+    assert messages[1]["reasoning"] == messages[3]["reasoning"] == "Hm."
+    assert [path for path, _ in engine.requests] == [CHAT, CHAT]
+    made = await gateway.seal(ticket["session_id"])
+    assert (made.mode, made.incomplete) == ("mirror", None)
+    assert "parses reasoning" in made.metadata["mode_reason"]
+    assert made.metadata["certificate"]["mode"] == "exact"

@@ -14,7 +14,7 @@ from rollway_gateway.capture.ask import Ask
 from rollway_gateway.exact.as_chat import AsChat
 from rollway_gateway.exact.fidelity import Fidelity
 from rollway_gateway.exact.request import only_chat, options_of, token_body, unplannable
-from rollway_gateway.exact.standing import Exact, Standing
+from rollway_gateway.exact.standing import PARSES_REASONING, Exact, Standing
 from rollway_gateway.record import CallRecord
 from rollway_gateway.render import ExactSession, Plan
 from rollway_gateway.render.messages import Message
@@ -48,6 +48,7 @@ class Lane:
             size: bytes of the agent's request.
         """
         self._ask, self._fidelity, self._size = ask, fidelity, size
+        self._worker: Worker | None = None
         self._session: ExactSession | None = None
         self._plan: Plan | None = None
         self._reason: str | None = None
@@ -57,6 +58,7 @@ class Lane:
 
     async def way(self, worker: Worker, model: str) -> Way:
         """Choose for an attempt on ``worker``."""
+        self._worker = worker
         self._fidelity.enter(worker.standing)
         self._plan = None
         body, as_chat = await self._chosen(worker.standing)
@@ -109,6 +111,8 @@ class Lane:
         Args:
             answers: the assistant messages by choice, reasoning included.
         """
+        if any(answer.get("reasoning") for answer in answers.values()):
+            self._distrust(PARSES_REASONING)
         for turn in record.turns:
             if turn.incomplete is not None:
                 continue
@@ -116,6 +120,13 @@ class Lane:
             if record.answered and turn.choice in answers:
                 reason = self._remember(turn, answers[turn.choice]) or reason
             self._fidelity.count(turn.turn_id, reason)
+
+    def _distrust(self, why: str) -> None:
+        """The worker is not what its probe made of it: its calls are mirrored from here on."""
+        worker = self._worker
+        if worker is not None and worker.standing.exact is not None:
+            log.warning("worker_standing", worker=worker.worker_id, mode="mirror", why=why)
+            worker.standing = Standing(why=why, certificate=worker.standing.certificate)
 
     def _remember(self, turn: Turn, answer: Message) -> str | None:
         """Why the turn is not what was planned; None: it is."""

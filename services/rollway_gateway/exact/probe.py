@@ -11,7 +11,7 @@ import orjson
 import structlog
 
 from rollway_gateway.exact.proofs import Proofs, Proven
-from rollway_gateway.exact.standing import Exact, Standing, ToolFormat
+from rollway_gateway.exact.standing import PARSES_REASONING, Exact, Standing, ToolFormat
 from rollway_gateway.render import Options, Refused, Template, disagreements, questions
 from rollway_gateway.settings import GatewaySettings
 
@@ -79,6 +79,8 @@ class Prober:
             raise Mirror("the worker does not say how long its context is")
         await self._agrees(worker, proven.template)
         await self._takes_ids(worker, worker.context)
+        if await self._parses_reasoning(worker, proven.template):
+            raise Mirror(PARSES_REASONING)
         parses = await self._parses_calls(worker, worker.context)
         return Exact(
             template=proven.template, bridge=proven.bridge, quick=proven.certificate.window == "turn",
@@ -109,6 +111,17 @@ class Prober:
         body = {"model": worker.model, "messages": [_ASK], "tools": [_TOOL], "max_tokens": context + 1}
         status, answer = await self._post(worker.api_url + "/chat/completions", body)
         return status == 400 and "tool-call-parser" not in orjson.dumps(answer).decode()
+
+    async def _parses_reasoning(self, worker: Worker, template: Template) -> bool:
+        """As far as the engine says without sampling; where it does not, its first answers do (`Lane.keep`)."""
+        ids = template.vocabulary.encode("<think>\na\n</think>\n\nb").tolist()
+        answer = {"request_id": "probe", "choices": [{"index": 0, "token_ids": ids, "finish_reason": "stop"}]}
+        body = {
+            "model": worker.model, "generate_response": answer,
+            "chat_request": {"model": worker.model, "messages": [_ASK]},
+        }  # fmt: skip
+        status, said = await self._post(worker.api_url + "/chat/completions/derender", body)
+        return status == 200 and any(c["message"].get("reasoning") for c in said["choices"])
 
     async def _post(self, url: str, body: dict[str, Any]) -> tuple[int, Any]:
         data = orjson.dumps(body)

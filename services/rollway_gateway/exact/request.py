@@ -44,7 +44,7 @@ def unplannable(body: Mapping[str, Any]) -> str | None:
 
 
 def _given(body: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    return next((f"{name} is given" for name in names if body.get(name) not in (None, False)), None)
+    return next((f"{name} is given" for name in names if body.get(name) is not None and body[name] is not False), None)
 
 
 def only_chat(body: Mapping[str, Any], exact: Exact) -> str | None:

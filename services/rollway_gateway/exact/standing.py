@@ -49,4 +49,6 @@ class Standing:
         return {"mode": self.mode, "why": self.why, "certificate": certificate}
 
 
+PARSES_REASONING = "the engine parses reasoning out of its answers, which is not repeated here for prompts of ids"
+
 UNKNOWN = Standing(why="the worker was not probed yet")
