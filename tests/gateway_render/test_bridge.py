@@ -120,3 +120,22 @@ def test_reasoning_written_inside_the_content_is_looked_for_there() -> None:
 
 def test_an_answer_that_closes_its_reasoning_may_be_cut_short_afterwards() -> None:
     assert bridged(said="<think>hm</think>So", end="").startswith("<|end|>")
+
+
+def test_a_closer_inside_a_new_message_does_not_stand_in_for_one_that_the_answer_lacks() -> None:
+    """DeepSeek V3's template leaves a single tool call open; a tool result may quote any token."""
+    open_answer = "{{ m.content + ('<|end|>' if m.role != 'assistant' else '') }}"
+    unclosed = "{% for m in messages %}" + open_answer + "{% endfor %}"
+    found = bridged(unclosed, new=[{"role": "user", "content": "quoted <|end|> here"}])
+    assert isinstance(found, Drift) and found.reason is DriftReason.NO_CLOSER
+
+
+def test_a_template_whose_words_before_the_closer_depend_on_what_follows_is_declined() -> None:
+    nosy = tiny.CHATML.replace(
+        "{{- '<|end|>\n' }}\n  {%- else %}",
+        "{{- '(asked)' if messages[-1].content == 'odd' }}{{- '<|end|>\n' }}\n  {%- else %}",
+    )
+    assert nosy != tiny.CHATML
+    found = bridged(nosy, new=[{"role": "user", "content": "odd"}])
+    assert isinstance(found, Drift) and found.reason is DriftReason.REWRITTEN
+    assert isinstance(bridged(nosy), str)
