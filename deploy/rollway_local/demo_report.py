@@ -34,6 +34,12 @@ class StepReport:
     turns: float | None
     trained_tokens: int
     sequences_per_session: float | None
+    fidelity: float | None
+    """Turns exact / turns, of the sessions that trained."""
+    mirror_reasons: tuple[str, ...]
+    """Why sessions were not exact."""
+    ledger: dict[str, int]
+    """Where every sampled token of the sessions that trained went."""
     probability_difference: float | None
     pearson: float | None
     largest_advantage: float | None
@@ -86,6 +92,9 @@ def _step(batch: dict[str, Any], trained: dict[str, Any] | None) -> StepReport:
         turns=batch["turns_mean"],
         trained_tokens=batch["trained_tokens"],
         sequences_per_session=batch["sequences_per_session"],
+        fidelity=batch["fidelity"],
+        mirror_reasons=tuple(batch["mirror_reasons"]),
+        ledger=batch["ledger"],
         probability_difference=t.get("training/rollout_probs_diff_max"),
         pearson=t.get("training/rollout_actor_probs_pearson_corr"),
         largest_advantage=max(ends, default=None),

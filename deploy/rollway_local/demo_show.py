@@ -66,6 +66,8 @@ def show_report(
     console.print(f"trainer's log  {files.trainer_log}", soft_wrap=True, highlight=False)
     console.print(f"services' logs {files.folder / 'stack' / 'logs'}", soft_wrap=True, highlight=False)
     console.print(f"{seconds:.0f} s in all, memory peak {peak_gib:.1f} GiB", highlight=False)
+    for reason in sorted({reason for s in report.steps for reason in s.mirror_reasons}):
+        console.print(f"not exact: {reason}", style="yellow", markup=False, highlight=False)
     for problem in report.problems:
         console.print(f"FAILED: {problem}", style="bold red", markup=False, highlight=False)
     if not report.problems:
@@ -98,6 +100,8 @@ def _cells(s: StepReport) -> dict[str, str]:
         "model calls per rollout": _figure(s.turns, ".2f"),
         "trained tokens": str(s.trained_tokens),
         "sequences per session": _figure(s.sequences_per_session, ".2f"),
+        "fidelity (turns exact / turns)": _figure(s.fidelity, ".3f"),
+        "ledger": _ledger(s.ledger),
         "probability difference to trainer, max": _figure(s.probability_difference, ".1e"),
         "Pearson with trainer": _figure(s.pearson, ".7f"),
         "largest advantage": _figure(s.largest_advantage, ".2f"),
@@ -105,6 +109,12 @@ def _cells(s: StepReport) -> dict[str, str]:
         "seconds of rollouts": _figure(s.rollout_seconds, ".0f"),
         "seconds of the step": _figure(s.seconds, ".0f"),
     }
+
+
+def _ledger(buckets: dict[str, int]) -> str:
+    """What was sampled, and where it went; buckets that hold nothing are left out."""
+    held = [f"{n} {name}" for name, n in buckets.items() if n and name != "sampled"]
+    return f"{buckets['sampled']} sampled = {' + '.join(held) or '0'}"
 
 
 def _figure(value: float | None, form: str) -> str:

@@ -245,6 +245,7 @@ async def test_the_line_of_figures_is_written_before_verl_can_train(tmp_path: Pa
     assert line["failures"] == {"agent_died": 4}
     assert (line["reward_mean"], line["reward_min"], line["reward_max"]) == (1.5, 0, 3)
     assert (line["trained_tokens"], line["rows"], line["sequences_per_session"], line["turns_mean"]) == (8, 4, 1, 2)
+    assert (line["fidelity"], line["mirror_reasons"]) == (0.0, ["not said"])
     assert line["ledger"]["trained"] == 8 and line["error"] is None
 
 

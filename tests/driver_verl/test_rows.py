@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 
 import pytest
 
@@ -94,3 +95,16 @@ def test_several_sequences_need_grpo() -> None:
     assert isinstance(refused, Refusal) and refused.type == "several_sequences"
     one = read_session(result(), trajectory(sequence([(2, 0), (2, 1)])), rules(group_relative=False))
     assert isinstance(one, Session)
+
+
+def test_a_session_says_how_much_of_it_was_exact_and_why_not() -> None:
+    """As the gateway counted; where it says nothing, nothing is claimed."""
+    plain = trajectory(sequence([(2, 0), (2, 1)]))
+    exact = replace(plain, mode="exact", metadata={"fidelity": {"turns": 2, "exact": 2}})
+    mirror = replace(plain, metadata={"fidelity": {"turns": 2, "exact": 1}, "mode_reason": "no tokenizer"})
+    seen = [read_session(result(), t, rules()) for t in (exact, mirror, plain)]
+    assert [(s.exact_turns, s.mirror_reason) for s in seen if isinstance(s, Session)] == [
+        (2, None),
+        (1, "no tokenizer"),
+        (0, "not said"),
+    ]

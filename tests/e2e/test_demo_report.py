@@ -31,7 +31,8 @@ def batch(step: int, **other: Any) -> dict[str, Any]:
     return {
         "step": step, "validate": False, "policy_version": step - 1, "groups": 4, "groups_trained": 4, "rollouts": 16,
         "rollouts_trained": 16, "failures": {}, "reward_mean": 0.5, "reward_min": 0.0, "reward_max": 1.0,
-        "turns_mean": 2.0, "trained_tokens": 800, "sequences_per_session": 1.0, "seconds": 20.0, **other,
+        "turns_mean": 2.0, "trained_tokens": 800, "sequences_per_session": 1.0, "fidelity": 1.0,
+        "mirror_reasons": [], "ledger": {"sampled": 800, "trained": 800}, "seconds": 20.0, **other,
     }  # fmt: skip
 
 

@@ -56,6 +56,10 @@ class BatchRecord:
             "rows": sum(len(s.rows) for s in sessions),
             "longest_row": max((r.length for s in sessions for r in s.rows), default=0),
             "sequences_per_session": sum(len(s.rows) for s in sessions) / len(sessions) if sessions else None,
+            "fidelity": sum(s.exact_turns for s in sessions) / max(1, sum(s.turns for s in sessions))
+            if sessions
+            else None,
+            "mirror_reasons": sorted({s.mirror_reason for s in sessions if s.mirror_reason is not None})[:8],
             "ledger": {k: sum(getattr(s.ledger, k) for s in sessions) for k in Ledger.__dataclass_fields__},
             "seconds": round(seconds, 3),
             "trajectories": None if trajectories is None else str(trajectories),

@@ -8,9 +8,10 @@ statistics from the last rows and gives each session's advantage to all its rows
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from rollway_driver.verl.trainer_facts import Budget
 from rollway_wire.batch import RolloutResult, RolloutState
@@ -45,6 +46,10 @@ class Session:
     rows: tuple[Row, ...]
     trained_tokens: int
     ledger: Ledger
+    exact_turns: int
+    """Turns whose prompt was what had been prompted and sampled before plus what was new, as the gateway counts."""
+    mirror_reason: str | None = None
+    """Why the gateway did not serve the session in exact mode; None: it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +117,15 @@ def read_session(result: RolloutResult, trajectory: Trajectory | None, rules: Ro
         rows=rows,
         trained_tokens=sum(s.trained_tokens for s in trajectory.sequences),
         ledger=trajectory.ledger,
+        exact_turns=_exact_turns(trajectory.metadata),
+        mirror_reason=None if trajectory.mode == "exact" else str(trajectory.metadata.get("mode_reason", "not said")),
     )
+
+
+def _exact_turns(metadata: Mapping[str, Any]) -> int:
+    """The gateway's count; a gateway that does not count proves none."""
+    fidelity = metadata.get("fidelity")
+    return int(fidelity["exact"]) if isinstance(fidelity, Mapping) else 0
 
 
 def cut_row(sequence: Sequence) -> Row:
