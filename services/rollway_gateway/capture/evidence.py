@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import Any
+from typing import Any, cast
 
 from rollway_wire.tokens import IDS, LOGPROB_SLACK, LOGPROBS
 
@@ -28,9 +28,11 @@ class ChoiceEvidence:
         """Add the tokens of one event or of the whole answer."""
         try:
             if ids is not None:
-                self.ids.extend(ids)
+                self.ids.fromlist(ids)
             if logprobs is not None:
-                self.logprobs.extend(math.nan if x is None else x for x in logprobs)
+                if None in logprobs:
+                    logprobs = [math.nan if x is None else x for x in logprobs]
+                self.logprobs.fromlist(cast("list[float]", logprobs))
         except (TypeError, OverflowError) as e:
             self.unreadable = f"token ids or log-probs of an unknown form: {e}"
 
@@ -95,6 +97,12 @@ class Evidence:
     def prompt_of(self, index: int) -> array[int] | None:
         own = self.choices[index].prompt if index in self.choices else None
         return own if own is not None else self.prompt
+
+    def reopen(self) -> None:
+        """The answer that was cut goes on."""
+        self.aborted = False
+        for choice in self.choices.values():
+            choice.finish_reason = None
 
     def finished(self) -> bool:
         """Every choice that began has ended, and one did."""
