@@ -7,7 +7,11 @@ per tick, as an engine's steps do. GET /tally says how many calls came.
 
     python -m benchmarks.load_engine --port 0        prints its URL
 
-Ids are SmolLM2's, so that a gateway that renders and decodes with that tokenizer meets text that fits them.
+Ids are SmolLM2's, so that a gateway that renders and decodes with that tokenizer meets text that fits them. With
+``--tokenizer FOLDER`` it says where its model lies and answers /tokenize, for a gateway that checks its rendering.
+
+Past 300 lines because it speaks three routes in two forms; split further, the wire format could not be read in one
+place.
 """
 
 from __future__ import annotations
@@ -17,13 +21,21 @@ import asyncio
 import base64
 import random
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import orjson
 import uvloop
 
+from benchmarks.load_completions import Completions, prompt_ids
+
+if TYPE_CHECKING:
+    from rollway_gateway.render import Template
+
 MODEL = "scripted"
+CONTEXT = 1 << 20
 WORDS = {
     "time": 655, "year": 713, "people": 701, "way": 970, "day": 1194, "man": 555, "thing": 2775, "woman": 4166,
     "life": 1029, "child": 811, "world": 905, "school": 1125, "state": 1215, "family": 1564, "student": 2222,
@@ -87,6 +99,11 @@ class Answers:
         usage = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": self._usage}
         self.end = framed(end) + b"0\r\n\r\n"
         self.end_with_usage = _chunk(orjson.dumps(usage)) + self.end
+        n = script.sampled_tokens
+        self.completions = Completions(
+            self._head, self._sampled, self._sampled_ids(0, n), [_logprob(k) for k in range(n)], script.tokens_per_event
+        )
+        self.rest = [_chunk(e) for e in self.completions.rest]
 
     def _entries(self, lo: int, hi: int) -> list[dict[str, object]]:
         return [
@@ -172,12 +189,18 @@ def _chunk(event: bytes) -> bytes:
 class Engine:
     """What the connections share: the script's answers, the streams under way, the tally."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokenizer: Path | None) -> None:
         self.answers = Answers(Script())
+        self.tokenizer = tokenizer
+        self._template: Template | None = None
+        if tokenizer is not None:
+            from rollway_gateway.render import Template
+
+            self._template = Template.load(tokenizer)
         self.calls = 0
         self.captured = 0
         """Calls that asked for token ids, or were token-in."""
-        self._streams: dict[Connection, tuple[Answers, int, bool]] = {}
+        self._streams: dict[Connection, Iterator[bytes]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def set_script(self, body: bytes) -> None:
@@ -186,9 +209,9 @@ class Engine:
     def tally(self) -> dict[str, int]:
         return {"calls": self.calls, "captured": self.captured, "streaming": len(self._streams)}
 
-    def start_stream(self, connection: Connection, usage: bool) -> None:
+    def start_stream(self, connection: Connection, events: Iterator[bytes]) -> None:
         connection.write(STREAM_HEAD)
-        self._streams[connection] = (self.answers, 0, usage)
+        self._streams[connection] = events
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self.answers.script.tick_s, self._tick)
 
@@ -196,15 +219,28 @@ class Engine:
         self._streams.pop(connection, None)
 
     def _tick(self) -> None:
-        for connection, (answers, sent, usage) in list(self._streams.items()):
-            if sent == len(answers.events):
+        for connection, events in list(self._streams.items()):
+            event = next(events, None)
+            if event is None:
                 del self._streams[connection]
-                connection.write(answers.end_with_usage if usage else answers.end)
             else:
-                connection.write(answers.events[sent])
-                self._streams[connection] = (answers, sent + 1, usage)
+                connection.write(event)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self.answers.script.tick_s, self._tick) if self._streams else None
+
+    def tokenize(self, body: bytes) -> bytes | None:
+        """The answer to /tokenize; None: this engine has no tokenizer, or the template refuses."""
+        if self._template is None:
+            return None
+        from rollway_gateway.render import Options
+        from rollway_wire.problems import RollwayError
+
+        asked = orjson.loads(body)
+        try:
+            ids = self._template.prompt_ids(asked["messages"], Options(tools=asked.get("tools"))).tolist()
+        except RollwayError:
+            return None
+        return whole(orjson.dumps({"count": len(ids), "max_model_len": CONTEXT, "tokens": ids}))
 
 
 class Connection(asyncio.Protocol):
@@ -252,9 +288,12 @@ class Connection(asyncio.Protocol):
             engine.calls += 1
             engine.captured += b'"return_token_ids"' in body
             if b'"stream":true' in body or b'"stream": true' in body:
-                engine.start_stream(self, b'"include_usage":true' in body or b'"include_usage": true' in body)
+                end = engine.answers.end_with_usage if _asks_usage(body) else engine.answers.end
+                engine.start_stream(self, iter([*engine.answers.events, end]))
             else:
                 self._later(engine.answers.chat)
+        elif path.endswith(b"/completions"):
+            self._complete(body)
         elif path.endswith(b"/inference/v1/generate"):
             engine.calls += 1
             engine.captured += 1
@@ -264,13 +303,33 @@ class Connection(asyncio.Protocol):
             self.write(whole(b"{}"))
         elif path == b"/tally":
             self.write(whole(orjson.dumps(engine.tally())))
+        elif path == b"/tokenize":
+            missing = b"404 Not Found" if engine.tokenizer is None else b"400 Bad Request"
+            self.write(engine.tokenize(body) or whole(b'{"error":{"message":"refused"}}', missing.decode()))
         elif path.endswith(b"/models"):
-            model = {"id": MODEL, "object": "model", "parent": None, "max_model_len": 1 << 20}
+            root = None if engine.tokenizer is None else str(engine.tokenizer)
+            model = {"id": MODEL, "object": "model", "root": root, "parent": None, "max_model_len": CONTEXT}
             self.write(whole(orjson.dumps({"object": "list", "data": [model]})))
         elif path == b"/health":
             self.write(whole(b"{}"))
         else:
             self.write(whole(b'{"detail":"Not Found"}', "404 Not Found"))
+
+    def _complete(self, body: bytes) -> None:
+        ids = prompt_ids(body)
+        if len(ids) < 8:  # a question, not a call: whether prompt ids are taken at all
+            refused = {"error": {"message": "max_tokens is above the context", "type": "BadRequestError", "code": 400}}
+            self.write(whole(orjson.dumps(refused), "400 Bad Request"))
+            return
+        engine = self._engine
+        engine.calls += 1
+        engine.captured += 1
+        answers = engine.answers
+        if b'"stream":true' in body:
+            last = _chunk(answers.completions.usage(ids)) + answers.end if _asks_usage(body) else answers.end
+            engine.start_stream(self, iter([_chunk(answers.completions.first(ids)), *answers.rest, last]))
+        else:
+            self._later(whole(answers.completions.whole(ids)))
 
     def _later(self, answer: bytes) -> None:
         delay = self._engine.answers.script.delay_s
@@ -280,13 +339,17 @@ class Connection(asyncio.Protocol):
             self.write(answer)
 
 
-async def serve(port: int) -> None:
+def _asks_usage(body: bytes) -> bool:
+    return b'"include_usage":true' in body or b'"include_usage": true' in body
+
+
+async def serve(port: int, tokenizer: Path | None) -> None:
     """Serve on 127.0.0.1 until SIGTERM or SIGINT; prints the URL first."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    engine = Engine()
+    engine = Engine(tokenizer)
     server = await loop.create_server(lambda: Connection(engine), "127.0.0.1", port, backlog=4096)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await stop.wait()
@@ -296,7 +359,9 @@ async def serve(port: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--port", type=int, default=0)
-    uvloop.run(serve(parser.parse_args().port))
+    parser.add_argument("--tokenizer", type=Path)
+    chosen = parser.parse_args()
+    uvloop.run(serve(chosen.port, chosen.tokenizer))
 
 
 if __name__ == "__main__":

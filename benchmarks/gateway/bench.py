@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-from benchmarks.gateway.environments import ROOT
+from benchmarks.gateway.environments import ROOT, tokenizer
 from benchmarks.gateway.machine import Cores
 from benchmarks.gateway.process import Process, StartFailed
 from benchmarks.gateway.subjects import Launch, Subject, free_port
@@ -125,9 +125,10 @@ async def running(subject: Subject, cores: Cores) -> AsyncIterator[Bench]:
     folder = Path(tempfile.mkdtemp(prefix=f"bench-{subject.name}-"))
     started: list[Process] = []
     try:
+        given = ["--tokenizer", str(await asyncio.to_thread(tokenizer))] if subject.renders else []
         engine = Process(
-            [sys.executable, "-m", "benchmarks.load_engine"], core=cores.engine, log=folder / "engine.log", cwd=ROOT,
-            pipe=True,
+            [sys.executable, "-m", "benchmarks.load_engine", *given], core=cores.engine, log=folder / "engine.log",
+            cwd=ROOT, pipe=True,
         )  # fmt: skip
         started.append(engine)
         engine_url = engine.first_line()

@@ -11,7 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-SETTLE = Path(__file__).parent / "settle"
+ROOT = Path(__file__).parents[2]
+PATHS = (Path(__file__).parent / "settle", ROOT / "services", ROOT / "shared")
+"""Before anything installed: this checkout is what is measured, wherever it lies."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -38,7 +40,11 @@ class Process:
         self._settled = log.with_suffix(".settled")
         self._log = log
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("ROLLWAY_", "RLLM_", "PYTHON"))}
-        extra = {"PYTHONPATH": str(SETTLE), "BENCH_SETTLED": str(self._settled), "PYTHONUNBUFFERED": "1"}
+        extra = {
+            "PYTHONPATH": os.pathsep.join(map(str, PATHS)),
+            "BENCH_SETTLED": str(self._settled),
+            "PYTHONUNBUFFERED": "1",
+        }
         with log.open("ab") as out:
             self._process = subprocess.Popen(
                 list(command), preexec_fn=lambda: _bound(core), env={**clean, **extra, **(environment or {})}, cwd=cwd,

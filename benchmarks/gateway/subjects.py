@@ -50,6 +50,8 @@ class Subject:
     """Keeps tokens; the floors do not."""
     python: bool = True
     """Can be told to collect its garbage."""
+    renders: bool = False
+    """The engine must tell where its tokenizer lies."""
     ours: bool = False
     streams: bool = True
     """Passes events on as they come; otherwise a streamed call is one answer in the stream's clothes."""
@@ -127,6 +129,11 @@ SUBJECTS = (
         name="rollway", label="Rollway, mirror mode", command=_rollway, opens=_posts("/v1/sessions", "session_id"),
         environment={"ROLLWAY_GATEWAY_LOG_LEVEL": "warning", "ROLLWAY_GATEWAY_MODE": "mirror"}, ours=True,
         ready=READY,
+    ),
+    Subject(
+        name="rollway-exact", label="Rollway, exact mode", command=_rollway, opens=_posts("/v1/sessions", "session_id"),
+        environment={"ROLLWAY_GATEWAY_LOG_LEVEL": "warning", "ROLLWAY_GATEWAY_MODE": "exact"}, ours=True,
+        ready=READY, renders=True,
     ),
     Subject(
         name="rllm-memory", label="rllm-model-gateway 0.1.0, in memory", command=_rllm("memory"),
