@@ -1,7 +1,8 @@
 """One model call, from the agent's request to its turns.
 
     admitted ──► attempt on a worker ──► answered            recorded before the agent gets the last bytes
-        │             │  └─ connection failed, nothing delivered ──► attempt on another worker
+        │             │  ├─ connection failed, nothing delivered ──► attempt on another worker
+        │             │  └─ cut by the engine ──► the gate open again, it goes on from its tokens
         │             └─ aborted (seal, fence, client gone for good, shutdown) ──► recorded incomplete
         ├─ refused (sealed, fenced, no worker)
         └─ a retry of a call whose answer did not arrive ──► that call's answer
@@ -18,6 +19,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Literal
 
 import aiohttp
 import orjson
@@ -45,6 +47,8 @@ from rollway_gateway.worker import Worker
 
 log = structlog.get_logger()
 
+CUTS = 16
+"""How often one answer may be cut and go on."""
 UNCAPTURED = "a completion that echoes a prompt of token ids cannot be captured without changing it"
 
 
@@ -63,13 +67,18 @@ class ModelCall:
         self._session, self._pool, self._store, self._client, self._ask = session, pool, store, client, ask
         self.asked = (ask.kind, raw)
         self._says_retry = says_retry
-        self._headers = headers
+        request_id = ask.body.get("request_id")
+        self._headers = {"x-request-id": request_id if isinstance(request_id, str) else self.call_id, **headers}
         self._settings = settings
         self._started_at = started_at
         self._first_at: float | None = None
         self._evidence = Evidence(ask.n, echo=ask.echo)
         self._lane = Lane(ask, session.fidelity, len(raw))
         self._answers: Answers | None = None
+        self._events: StreamFilter | None = None
+        self._message: StreamedMessage | None = None
+        self._cut: dict[str, Any] | None = None
+        """A whole answer that the engine aborted."""
         self._index = -1
         self._version = pool.version
         self._worker: Worker | None = None
@@ -157,6 +166,10 @@ class ModelCall:
     async def _send(self, message: Message) -> None:
         assert self._delivery is not None
         await self._delivery.send(message)
+
+    @property
+    def upstream(self) -> tuple[Worker, str] | None:
+        return None if self._worker is None else (self._worker, self._headers["x-request-id"])
 
     # -- retries
 
@@ -246,6 +259,7 @@ class ModelCall:
         tried: list[Worker] = []
         lost: WorkerLost | None = None
         for _ in range(self._settings.max_attempts):
+            await self._gate()
             worker = self._next_worker(tried, lost)
             try:
                 with self._on(worker):
@@ -278,6 +292,7 @@ class ModelCall:
         self._session.worker_id = worker.worker_id
         self._version = self._pool.version
         self._evidence = Evidence(self._ask.n, echo=self._ask.echo)
+        self._events = self._cut = None
         if not self._ask.captured:
             self._evidence.fail(UNCAPTURED)
         worker.active += 1
@@ -288,25 +303,69 @@ class ModelCall:
 
     async def _attempt(self, worker: Worker) -> None:
         self._model = worker.model_for(self._ask.model) or ""
-        way = await self._lane.way(worker, self._model)
-        while await self._refused(worker, way):
-            way = await self._lane.way(worker, self._model)
+        cuts = 0
+        while (outcome := await self._go(worker, await self._lane.way(worker, self._model))) != "answered":
+            if outcome == "cut":
+                cuts += 1
+                if cuts > CUTS or not self._resumes():
+                    raise self._given_up()
+                log.info("call_cut", session_id=self._session.session_id, call_id=self.call_id)
+                await self._gate()
 
-    async def _refused(self, worker: Worker, way: Way) -> bool:
-        """Go one way. True: the engine would not take prompt ids, so the call goes as a chat."""
-        self._answers = Answers() if self._lane.remembers else None
+    async def _gate(self) -> None:
+        """Wait while the pool is paused.
+
+        Raises:
+            AgentError: 503, it was fenced, or stays paused for too long.
+        """
+        while self._pool.gate == "paused":
+            opened = asyncio.Event()
+            self._pool.hold(self, opened.set)
+            try:
+                async with asyncio.timeout(self._settings.hold_s):
+                    await opened.wait()
+            except TimeoutError:
+                raise AgentError(503, f"pool {self._pool.name!r} stays paused: try again", retry_after_s=1) from None
+            finally:
+                self._pool.release(self)
+            self._pool.enter(self)
+
+    def _resumes(self) -> bool:
+        """Whether the answer that the engine cut can go on; if so, what is there of it is kept."""
+        cut = self._cut
+        head: dict[str, Any]
+        logprobs: list[dict[str, Any]] = []
+        if cut is not None:
+            logprobs = (cut["choices"][0].get("logprobs") or {}).get("content") or []
+            head = {str(name): cut[name] for name in ("id", "created") if name in cut}
+        elif self._events is not None:
+            head = self._events.head
+        else:
+            return False
+        if not self._lane.resume(self._evidence, head, logprobs):
+            return False
+        if cut is None:
+            self._evidence.reopen()
+        else:  # told again as a whole
+            self._cut, self._evidence = None, Evidence(self._ask.n)
+        return True
+
+    async def _go(self, worker: Worker, way: Way) -> Literal["answered", "refused", "cut"]:
+        """Go one way. refused: the engine would not take prompt ids, so the call goes as a chat."""
+        if self._events is None:
+            self._answers = Answers() if self._lane.remembers else None
         async with post(self._client, worker.api_url + way.path, way.body, self._headers) as response:
             worker.bytes_at = time.monotonic()
             if way.as_chat is not None and 400 <= response.status < 500:
                 self._lane.refused(response.status, await response.read())
-                return True
+                return "refused"
             if response.status != 200:
                 await self._pass_on(response)
             elif response.content_type == "text/event-stream":
-                await self._stream(worker, way, response)
+                return await self._stream(worker, way, response)
             else:
-                await self._whole(way, response)
-        return False
+                return await self._whole(way, response)
+        return "answered"
 
     async def _pass_on(self, response: aiohttp.ClientResponse) -> None:
         """The engine refused: its answer goes to the agent unchanged, and nothing was sampled."""
@@ -314,7 +373,7 @@ class ModelCall:
         self._settle("refused by the engine", sampled=False)
         await send_whole(self._send, response.status, headers_back(response), body)
 
-    async def _whole(self, way: Way, response: aiohttp.ClientResponse) -> None:
+    async def _whole(self, way: Way, response: aiohttp.ClientResponse) -> Literal["answered", "cut"]:
         body = await response.read()
         self._first_at = time.time()
         try:
@@ -330,47 +389,56 @@ class ModelCall:
             raise AgentError(502, "the worker's answer is not readable") from e
         take_answer(payload, self._ask, self._evidence)
         if self._evidence.aborted:
-            raise self._given_up()
+            self._cut = payload
+            return "cut"
         strip_answer(payload, self._ask)
         shown = orjson.dumps(payload)
         self._settle(None, sampled=True, answer=shown if self._session.keeps_messages else None)
         await send_whole(self._send, 200, headers_back(response), shown)
+        return "answered"
 
-    async def _stream(self, worker: Worker, way: Way, response: aiohttp.ClientResponse) -> None:
+    async def _stream(self, worker: Worker, way: Way, response: aiohttp.ClientResponse) -> Literal["answered", "cut"]:
         """Events go on as they come. The end waits for the record: what the agent has in full is never lost."""
+        events = self._events
+        if events is None:
+            self._message = StreamedMessage() if self._session.keeps_messages else None
+            events = self._events = StreamFilter(
+                self._ask, self._evidence, worker.fingerprint, translator=way.as_chat, answers=self._answers
+            )
+        elif way.as_chat is not None and (rest := events.go_on(way.as_chat)):
+            await self._show(response, events, rest)
         blocks = SseBlocks()
-        events = StreamFilter(
-            self._ask, self._evidence, worker.fingerprint, translator=way.as_chat, answers=self._answers
-        )
-        message = StreamedMessage() if self._session.keeps_messages else None
         async for data in response.content.iter_any():
             worker.bytes_at = time.monotonic()
             try:
-                shown = b"".join([events.block(block) for block in blocks.feed(data)])
+                shown = events.blocks(blocks.feed(data))
             except EventTooLarge as e:
                 raise AgentError(502, f"the worker's stream is not readable: {e}") from e
             if self._first_at is None and self._evidence.choices:
                 self._first_at = time.time()
+            await self._show(response, events, shown)
             if self._evidence.aborted:
-                raise self._given_up()
-            if message is not None:
-                message.feed(shown)
-            if events.done and not self._settled:
-                self._evidence.settle()
-                # An error before any token is a refusal that came after the stream's head.
-                sampled = not self._evidence.errored or self._evidence.captured_tokens > 0
-                self._settle(None, sampled=sampled, answer=None if message is None else message.dump())
-            if shown:
-                await self._begin(response)
-                await self._send({"type": "http.response.body", "body": shown, "more_body": not events.done})
+                return "cut"
             if events.done:
-                return await _read_out(response)
+                await _read_out(response)
+                return "answered"
         raise WorkerLost("the stream ended without [DONE]")
 
-    async def _begin(self, response: aiohttp.ClientResponse) -> None:
+    async def _show(self, response: aiohttp.ClientResponse, events: StreamFilter, shown: bytes) -> None:
+        """Send events on, the last ones after the record."""
+        if self._message is not None:
+            self._message.feed(shown)
+        if events.done and not self._settled:
+            self._evidence.settle()
+            # An error before any token is a refusal that came after the stream's head.
+            sampled = not self._evidence.errored or self._evidence.captured_tokens > 0
+            self._settle(None, sampled=sampled, answer=None if self._message is None else self._message.dump())
+        if not shown:
+            return
         if not self._began:
             self._began = True
             await self._send({"type": "http.response.start", "status": 200, "headers": headers_back(response)})
+        await self._send({"type": "http.response.body", "body": shown, "more_body": not events.done})
 
     def _given_up(self) -> AgentError:
         """An aborted generation is nobody's answer: the agent may ask again."""

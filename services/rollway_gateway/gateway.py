@@ -10,6 +10,7 @@ from urllib.parse import quote
 import aiohttp
 import structlog
 
+from rollway_gateway.engine_abort import abort_generations
 from rollway_gateway.health import HealthWatch
 from rollway_gateway.keys import SessionKeys
 from rollway_gateway.pool import Pool
@@ -18,7 +19,7 @@ from rollway_gateway.settings import GatewaySettings
 from rollway_gateway.store import SessionStore
 from rollway_gateway.upstream import open_upstream
 from rollway_gateway.worker import Worker
-from rollway_wire.gateway import DEFAULT_POOL, FencePool, PoolState, SessionSpec, SessionTicket, WorkerSpec
+from rollway_wire.gateway import DEFAULT_POOL, FencePool, PausePool, PoolState, SessionSpec, SessionTicket, WorkerSpec
 from rollway_wire.problems import NotFound
 from rollway_wire.tokens import Trajectory
 
@@ -78,6 +79,14 @@ class Gateway:
             log.warning("fence_aborts", pool=pool.name, calls=pool.in_flight)
             pool.abort_calls(f"the pool {pool.name!r} was fenced for a weight update")
             await self._drained(pool, self.settings.drain_s)
+        return self.pool_state(pool)
+
+    async def pause(self, pool: Pool, how: PausePool) -> PoolState:
+        """Hold or refuse new calls and wait for those at a worker to end, or tell the workers to end them."""
+        pool.pause(refuses=how.new_calls == "refuse")
+        if how.in_flight == "abort":
+            await abort_generations(self.client, [call.upstream for call in pool.calls], how.timeout_s)
+        await self._drained(pool, how.timeout_s)
         return self.pool_state(pool)
 
     @staticmethod

@@ -17,6 +17,7 @@ from rollway_wire.gateway import (
     POOL_PATTERN,
     FencePool,
     OpenPool,
+    PausePool,
     PoolState,
     SessionSpec,
     SessionTicket,
@@ -148,6 +149,12 @@ def _pools(router: APIRouter) -> None:
         found = gateway.ensure_pool(pool)
         found.open(body.policy_version)
         return gateway.pool_state(found)
+
+    @router.post("/pools/{pool}/pause")
+    async def pause_pool(body: PausePool, request: Request, pool: str = PoolName) -> PoolState:
+        """Hold or refuse new calls; drain or abort those in flight, which go on when the pool is opened."""
+        gateway = _of(request)
+        return await gateway.pause(gateway.pool(pool), body)
 
     @router.post("/pools/{pool}/fence")
     async def fence_pool(body: FencePool, request: Request, pool: str = PoolName) -> PoolState:

@@ -18,16 +18,24 @@ class PoolCall(Protocol):
 
     def abort(self, reason: str, error: AgentError | None) -> None: ...
 
+    @property
+    def upstream(self) -> tuple[Worker, str] | None:
+        """Where it is being answered, and under which request id; None: nowhere."""
+
 
 class Pool:
     """Workers, gate and calls in flight of one name."""
 
     def __init__(self, name: str, *, retry_after_s: float) -> None:
         self.name = name
-        self.gate: Literal["open", "fenced"] = "open"
+        self.gate: Literal["open", "fenced", "paused"] = "open"
+        self._refuses = False
+        """While paused."""
         self.policy_version: int | None = None
         self.workers: dict[str, Worker] = {}
         self._calls: set[PoolCall] = set()
+        self._held: dict[PoolCall, Callable[[], None]] = {}
+        """Calls that wait for the gate, and what wakes them."""
         self._retry_after_s = retry_after_s
         self._idle: list[Callable[[], None]] = []
 
@@ -45,15 +53,29 @@ class Pool:
         """Admit a call.
 
         Raises:
-            AgentError: 503 with Retry-After while fenced.
+            AgentError: 503 with Retry-After while fenced, and while paused where new calls are refused.
         """
-        if self.gate == "fenced":
+        if self.gate == "fenced" or (self.gate == "paused" and self._refuses):
             raise AgentError(
-                503, f"pool {self.name!r} is fenced for a weight update: try again", retry_after_s=self._retry_after_s
-            )
+                503, f"pool {self.name!r} is {self.gate} for a weight update: try again",
+                retry_after_s=self._retry_after_s,
+            )  # fmt: skip
         self._calls.add(call)
 
+    def hold(self, call: PoolCall, wake: Callable[[], None]) -> None:
+        """An admitted call waits while the pool is paused; ``wake`` is called when the gate changes, and the call
+        enters again."""
+        self._held[call] = wake
+        self._take_out(call)
+
+    def release(self, call: PoolCall) -> None:
+        """A call waits no longer, whatever became of it."""
+        self._held.pop(call, None)
+
     def leave(self, call: PoolCall) -> None:
+        self._take_out(call)
+
+    def _take_out(self, call: PoolCall) -> None:
         self._calls.discard(call)
         if not self._calls:
             self._tell_idle()
@@ -82,16 +104,31 @@ class Pool:
         if policy_version is not None:
             self.policy_version = policy_version
         self._tell_idle()
+        self._wake()
 
     def fence(self) -> None:
         self.gate = "fenced"
+        self._wake()
+
+    def pause(self, *, refuses: bool) -> None:
+        self.gate, self._refuses = "paused", refuses
+
+    def _wake(self) -> None:
+        waiting, self._held = self._held, {}
+        for wake in waiting.values():
+            wake()
 
     def when_idle(self, tell: Callable[[], None]) -> None:
         """Call ``tell`` once, when no call is in flight or the pool is opened; at once if that is so."""
-        if self._calls and self.gate == "fenced":
+        if self._calls and self.gate != "open":
             self._idle.append(tell)
         else:
             tell()
+
+    @property
+    def calls(self) -> list[PoolCall]:
+        """At a worker, or about to be."""
+        return list(self._calls)
 
     def abort_calls(self, reason: str) -> None:
         for call in list(self._calls):
@@ -140,5 +177,5 @@ class Pool:
     def state(self, sessions: int) -> PoolState:
         return PoolState(
             pool=self.name, gate=self.gate, policy_version=self.policy_version, in_flight=self.in_flight,
-            sessions=sessions, workers=[w.state() for w in self.workers.values()],
+            sessions=sessions, workers=[w.state() for w in self.workers.values()], held=len(self._held),
         )  # fmt: skip

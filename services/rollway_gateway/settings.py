@@ -53,6 +53,8 @@ class GatewaySettings(ServiceSettings):
     """Idle connections to workers live so long; vLLM closes its own after 5 s."""
     max_attempts: int = Field(default=2, ge=1, le=5)
     """Workers tried for a call whose connection fails before anything was delivered."""
+    hold_s: float = Field(default=900, gt=0)
+    """A call waits at most so long for a paused pool to open."""
     retry_grace_s: float = Field(default=10, ge=0)
     """A call whose client left goes on for so long, and its answer waits so long, for a retry with the same body, which
     then gets it. 0: such a call is cancelled at once."""

@@ -72,12 +72,15 @@ class PoolState(_Frozen):
     """GET /v1/pools/{pool}, and the answer to open / fence / drain."""
 
     pool: str
-    gate: Literal["open", "fenced"]
-    """While fenced, new calls get 503 with Retry-After."""
+    gate: Literal["open", "fenced", "paused"]
+    """While fenced, new calls get 503 with Retry-After; while paused they wait, or get it too."""
     policy_version: int | None
     in_flight: int
+    """Calls at a worker."""
     sessions: int
     workers: list[WorkerState]
+    held: int = 0
+    """Calls that wait for a paused pool to open."""
 
 
 class OpenPool(_Frozen):
@@ -85,6 +88,21 @@ class OpenPool(_Frozen):
 
     policy_version: int | None = None
     """None keeps the current one."""
+
+
+class PausePool(_Frozen):
+    """POST /v1/pools/{pool}/pause: for a weight update in the middle of turns. Open the pool to end it.
+
+    What an engine aborts meanwhile (by itself, or asked to here) goes on in the same turn when the pool opens, from
+    the tokens sampled so far, where exact mode can prompt with them; elsewhere the agent is told to try again.
+    """
+
+    new_calls: Literal["hold", "refuse"] = "hold"
+    """hold: they wait for the pool to open. refuse: 503 with Retry-After."""
+    in_flight: Literal["drain", "abort"] = "drain"
+    """abort: the workers are told to end the generations now; one that has no route for it is drained."""
+    timeout_s: float = Field(default=30.0, ge=0, le=3600)
+    """How long to wait until no call is at a worker; the pool stays paused either way."""
 
 
 class FencePool(_Frozen):

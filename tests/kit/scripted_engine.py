@@ -28,7 +28,7 @@ import socket
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +216,10 @@ class ScriptedEngine:
         self.parses = True
         """Has a tool parser."""
         self.takes_ids = True
+        self.aborts = True
+        """Has a route to abort generations by request id: those on hold end with what was sampled."""
+        self.on_hold: dict[str, asyncio.Event] = {}
+        """By request id; set to abort."""
         self.models = [model]
         self.fingerprint = fingerprint
         self.answer: Callable[[dict[str, Any]], Reply] = lambda body: Reply()
@@ -247,6 +251,7 @@ class ScriptedEngine:
         app.router.add_post("/v1/chat/completions", self._call)
         app.router.add_post("/v1/completions", self._call)
         app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/inference/v1/abort_requests", self._abort)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
@@ -276,6 +281,30 @@ class ScriptedEngine:
         self.tokenized.append(body)
         tokens = self.render(body["messages"])
         return web.json_response({"count": len(tokens), "max_model_len": self.context, "tokens": tokens})
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        if not self.aborts:
+            return web.Response(status=404)
+        for name in (await request.json())["request_ids"]:
+            if (found := self.on_hold.get(name.removeprefix("chatcmpl-").removeprefix("cmpl-"))) is not None:
+                found.set()
+        return web.Response()
+
+    async def _held(self, request: web.Request, reply: Reply) -> bool:
+        """Wait as the reply says. True: aborted meanwhile."""
+        if reply.hold is None:
+            return False
+        name = request.headers.get("x-request-id", "")
+        aborted = self.on_hold[name] = asyncio.Event()
+        waiting = [asyncio.create_task(event.wait()) for event in (reply.hold, aborted)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            self.on_hold.pop(name, None)
+        return aborted.is_set()
 
     def _refusal(self, request: web.Request, body: dict[str, Any]) -> web.Response | None:
         """What vLLM refuses of lengths and tools, in the order in which it looks."""
@@ -326,8 +355,8 @@ class ScriptedEngine:
         return prompts, [_Choice(i, reply, chat, body) for i in range(n * len(prompts))], n
 
     async def _whole(self, request: web.Request, body: dict[str, Any], reply: Reply) -> web.StreamResponse:
-        if reply.hold is not None:
-            await reply.hold.wait()
+        if await self._held(request, reply):
+            reply = replace(reply, finish_reason="abort")
         if reply.raw is not None or reply.status != 200:
             raw = reply.raw if reply.raw is not None else json.dumps({"error": reply.error}).encode()
             return web.Response(body=raw, status=reply.status, headers={"content-type": reply.raw_type})
@@ -359,8 +388,12 @@ class ScriptedEngine:
         for sent, event in enumerate(self._events(request.path.endswith("/chat/completions"), body, reply)):
             if reply.die_after is not None and sent >= reply.die_after:
                 return self._die(request)
-            if reply.hold is not None and sent == 2:
-                await reply.hold.wait()
+            if sent == 2 and await self._held(request, reply):
+                chunk = json.loads(event.removeprefix(b"data: "))
+                for choice in chunk["choices"]:  # the step in which it ends samples one more token
+                    choice["finish_reason"] = "abort"
+                await out.write(_event(chunk) + b"data: [DONE]\n\n")
+                return out
             data = (b": keep-alive\n\n" if reply.keep_alive else b"") + event
             step = reply.slice_bytes or len(data)
             for at in range(0, len(data), step):

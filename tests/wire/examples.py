@@ -123,6 +123,7 @@ MODELS: dict[str, BaseModel] = {
         pool="trainer-1", gate="fenced", policy_version=3, in_flight=0, sessions=4, workers=[WORKER]
     ),
     "open_pool": gateway.OpenPool(policy_version=4),
+    "pause_pool": gateway.PausePool(in_flight="abort", timeout_s=5),
     "fence_pool": gateway.FencePool(drain_timeout_s=60.0, abort=False),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ holds its last chunks until the usage chunk, which follows at once when a call h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import orjson
@@ -49,6 +50,7 @@ class StreamFilter:
     __slots__ = (
         "_answers",
         "_ask",
+        "_cut",
         "_echoed",
         "_evidence",
         "_fingerprint",
@@ -56,6 +58,7 @@ class StreamFilter:
         "_held",
         "_translator",
         "done",
+        "head",
     )
 
     def __init__(
@@ -74,8 +77,33 @@ class StreamFilter:
         """The engine is set to report usage on every chunk, asked or not; the agent would see it on plain vLLM."""
         self._held: list[dict[str, Any]] = []
         self._echoed: set[int] = set()
+        self._cut: dict[str, Any] | None = None
+        """The chunk that says that the engine aborted."""
+        self.head: dict[str, Any] = {}
+        """``id`` and ``created`` of the answer."""
         self.done = False
         """[DONE] was read."""
+
+    def go_on(self, translator: Translator) -> bytes:
+        """Another stream goes on with the answer that was cut; what the agent gets for the cut chunk."""
+        self._translator = translator
+        cut, self._cut = self._cut, None
+        if cut is None:
+            return b""
+        kept = [c for c in cut["choices"] if c.get("delta") or c.get("token_ids")]
+        for choice in kept:
+            choice["finish_reason"] = None
+            choice.pop("stop_reason", None)
+        return _event({**cut, "choices": kept}) if kept else b""
+
+    def blocks(self, blocks: Iterable[bytes]) -> bytes:
+        """What the agent gets for several, up to one that says that the engine aborted."""
+        shown = []
+        for block in blocks:
+            shown.append(self.block(block))
+            if self._evidence.aborted:
+                break
+        return b"".join(shown)
 
     def block(self, block: bytes) -> bytes:
         """What the agent gets for one block; may be empty, and stops at an abort (`Evidence.aborted`)."""
@@ -121,8 +149,13 @@ class StreamFilter:
             self._evidence.take_prompt(prompt)
             if not self._ask.shows_ids:
                 payload["prompt_token_ids"] = None
+        if not self.head:
+            self.head = {name: payload[name] for name in ("id", "created") if name in payload}
         kept = [c for c in choices if self._choice(c)]
-        if self._evidence.aborted or not kept:
+        if self._evidence.aborted:
+            self._cut = payload
+            return b""
+        if not kept:
             return b""
         if len(kept) != len(choices):
             payload["choices"] = kept

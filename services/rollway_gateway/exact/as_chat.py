@@ -7,6 +7,7 @@ the message: text split into content and tool calls. Fields and their order are 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rollway_gateway.exact.hermes import HermesStream, read_calls
@@ -16,14 +17,29 @@ from rollway_gateway.exact.standing import Exact
 _BLANK_MESSAGE = {"refusal": None, "annotations": None, "audio": None, "function_call": None}
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An answer that was cut and goes on: what of it is there."""
+
+    prompt_ids: list[int]
+    ids: list[int]
+    text: str
+    head: Mapping[str, Any]
+    """``id`` and ``created`` of the answer."""
+    logprobs: list[dict[str, Any]]
+    """Chat entries of ``ids``, for an answer that does not stream."""
+
+
 class AsChat:
     """For one call. Give it the whole answer, or a stream's chunks in order."""
 
-    def __init__(self, body: Mapping[str, Any], exact: Exact) -> None:
+    def __init__(self, body: Mapping[str, Any], exact: Exact, begun: Begun | None = None) -> None:
         """
         Args:
             body: the chat request.
+            begun: what the completion goes on from; of a stream, the agent has it.
         """
+        self._begun = begun
         self._n = body.get("n") or 1
         self._reads_calls = calls_tools(body)
         self._one_call = body.get("parallel_tool_calls") is False
@@ -31,7 +47,11 @@ class AsChat:
         self._parses = exact.parses
         self._streams: dict[int, HermesStream] = {}
         self._called: set[int] = set()
-        self._opened = False
+        self._opened = begun is not None
+        if begun is not None and self._reads_calls:
+            self._streams[0] = HermesStream()
+            if (self._streams[0].feed(begun.text, finished=False) or {}).get("tool_calls"):
+                self._called.add(0)
 
     # -- whole
 
@@ -50,6 +70,9 @@ class AsChat:
                 out |= {"prompt_logprobs": None, "prompt_token_ids": prompt, "prompt_text": None}
         out["id"] = _chat_id(payload["id"])
         out["object"] = "chat.completion"
+        if (begun := self._begun) is not None:
+            choices = [_gone_on(begun, choices[0])]
+            out |= {**begun.head, "prompt_token_ids": begun.prompt_ids, "usage": self._usage(payload["usage"])}
         out["choices"] = [self._whole_choice(c) for c in choices]
         return out
 
@@ -61,7 +84,7 @@ class AsChat:
         return {
             "index": choice["index"],
             "message": {**message, "reasoning": None},
-            "logprobs": self._logprobs(choice.get("logprobs")),
+            "logprobs": self._whole_logprobs(choice.get("logprobs")),
             "finish_reason": "tool_calls" if calls else choice.get("finish_reason") or "stop",
             "stop_reason": choice.get("stop_reason"),
             "token_ids": choice.get("token_ids"),
@@ -78,17 +101,17 @@ class AsChat:
         choices = payload.get("choices")
         head = {
             "id": _chat_id(payload["id"]), "object": "chat.completion.chunk", "created": payload["created"],
-            "model": payload["model"],
+            "model": payload["model"], **({} if self._begun is None else self._begun.head),
         }  # fmt: skip
         if not choices:
-            return [{**payload, **head}]
+            return [{**payload, **head, "usage": self._usage(payload.get("usage"))}]
         out: list[dict[str, Any]] = []
         if not self._opened:
             self._opened = True
             out += [self._opening(head, payload, index) for index in range(self._n)]
         chunk = {**head, "choices": [self._delta_choice(c) for c in choices]}
         if payload.get("usage") is not None:
-            chunk["usage"] = _chat_usage(payload["usage"])
+            chunk["usage"] = _chat_usage(self._usage(payload["usage"]))
         if "system_fingerprint" in payload:
             chunk["system_fingerprint"] = payload["system_fingerprint"]
         out.append(chunk)
@@ -127,6 +150,22 @@ class AsChat:
 
     # -- both
 
+    def _usage(self, usage: Any) -> Any:
+        """Tokens sampled before a cut are not prompt."""
+        if self._begun is None or not isinstance(usage, dict):
+            return usage
+        moved = len(self._begun.ids)
+        return {
+            **usage, "prompt_tokens": usage["prompt_tokens"] - moved,
+            "completion_tokens": usage["completion_tokens"] + moved,
+        }  # fmt: skip
+
+    def _whole_logprobs(self, logprobs: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        found = self._logprobs(logprobs)
+        if found is not None and self._begun is not None:
+            found["content"] = [*self._begun.logprobs, *found["content"]]
+        return found
+
     def _logprobs(self, logprobs: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if logprobs is None:
             return None
@@ -137,6 +176,12 @@ class AsChat:
                 for token, value, tops in rows
             ]
         }
+
+
+def _gone_on(begun: Begun, choice: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer from its beginning. A character cut in two is shown by the second half."""
+    text = begun.text.rstrip("\ufffd") + choice["text"]
+    return {**choice, "text": text, "token_ids": [*begun.ids, *(choice.get("token_ids") or ())]}
 
 
 def _entry(token: str, value: float) -> dict[str, Any]:

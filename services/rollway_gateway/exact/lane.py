@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,16 +12,18 @@ import orjson
 import structlog
 
 from rollway_gateway.capture.ask import Ask
-from rollway_gateway.exact.as_chat import AsChat
+from rollway_gateway.capture.evidence import Evidence
+from rollway_gateway.exact.as_chat import AsChat, Begun
 from rollway_gateway.exact.fidelity import Fidelity
-from rollway_gateway.exact.request import only_chat, options_of, token_body, unplannable
+from rollway_gateway.exact.request import only_chat, options_of, shows_special, token_body, unplannable, unresumable
 from rollway_gateway.exact.standing import PARSES_REASONING, Exact, Standing
+from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.record import CallRecord
 from rollway_gateway.render import ExactSession, Plan
 from rollway_gateway.render.messages import Message
 from rollway_gateway.worker import Worker
 from rollway_wire.problems import ContractViolation
-from rollway_wire.tokens import Turn
+from rollway_wire.tokens import IDS, Turn
 
 log = structlog.get_logger()
 
@@ -53,12 +56,16 @@ class Lane:
         self._plan: Plan | None = None
         self._reason: str | None = None
         """Why the turn is not exact."""
+        self._begun: Begun | None = None
+        """The answer was cut, and goes on from here."""
         self._declined: str | None = None
         """Why ids cannot be sent although the plan has some."""
 
     async def way(self, worker: Worker, model: str) -> Way:
         """Choose for an attempt on ``worker``."""
         self._worker = worker
+        if self._begun is not None:
+            return self._going_on(self._begun, worker, model)
         self._fidelity.enter(worker.standing)
         self._plan = None
         body, as_chat = await self._chosen(worker.standing)
@@ -120,6 +127,34 @@ class Lane:
             if record.answered and turn.choice in answers:
                 reason = self._remember(turn, answers[turn.choice]) or reason
             self._fidelity.count(turn.turn_id, reason)
+
+    def resume(self, evidence: Evidence, head: Mapping[str, Any], logprobs: list[dict[str, Any]]) -> bool:
+        """Whether an answer that the engine cut can go on; if so, the next `way` does.
+
+        Args:
+            evidence: of the answer so far.
+            head: its ``id`` and ``created``.
+            logprobs: its chat entries, where it does not stream.
+        """
+        exact = None if self._worker is None else self._worker.standing.exact
+        found, prompt = evidence.choices.get(0), evidence.prompt_of(0)
+        if exact is None or self._plan is None or found is None or prompt is None:
+            return False
+        if len(found.ids) != len(found.logprobs) or unresumable(self._ask.body, exact) is not None:
+            return False
+        if token_body(self._ask.body, prompt + found.ids, exact, sampled=len(found.ids)) is None:
+            return False
+        text = exact.template.vocabulary.shown(found.ids, special=shows_special(self._ask.body, exact))
+        self._begun = Begun(prompt.tolist(), found.ids.tolist(), text, head, logprobs)
+        return True
+
+    def _going_on(self, begun: Begun, worker: Worker, model: str) -> Way:
+        exact = worker.standing.exact
+        ids = array(IDS, begun.prompt_ids + begun.ids)
+        body = None if exact is None else token_body(self._ask.body, ids, exact, sampled=len(begun.ids))
+        if exact is None or body is None:
+            raise AgentError(503, "the generation was cut and cannot go on: try again", retry_after_s=1)
+        return Way(TEXT, orjson.dumps({**body, "model": model}), AsChat(self._ask.body, exact, begun))
 
     def _distrust(self, why: str) -> None:
         """The worker is not what its probe made of it: its calls are mirrored from here on."""

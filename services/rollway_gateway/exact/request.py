@@ -94,18 +94,45 @@ def _asked_length(body: Mapping[str, Any]) -> Any:
     return body.get("max_tokens") if asked is None else asked
 
 
-def token_body(body: Mapping[str, Any], prompt_ids: array[int], exact: Exact) -> dict[str, Any] | None:
+def shows_special(body: Mapping[str, Any], exact: Exact) -> bool:
+    """Special tokens stay in the text: asked for, or because the engine's tool parser needs its marks."""
+    return body.get("skip_special_tokens") is False or (calls_tools(body) and exact.parses)
+
+
+def unresumable(body: Mapping[str, Any], exact: Exact) -> str | None:
+    """Why a cut answer cannot go on from its tokens; None: it can."""
+    if (reason := unplannable(body) or only_chat(body, exact)) is not None:
+        return reason
+    if (body.get("n") or 1) != 1:
+        return "it has several choices"
+    if (reason := _given(body, ("structured_outputs", "response_format"))) is not None:
+        return f"{reason}, and a grammar would start anew"
+    if body.get("presence_penalty") or body.get("frequency_penalty"):
+        return "a penalty counts sampled tokens, which would be prompt"
+    return None
+
+
+def token_body(
+    body: Mapping[str, Any], prompt_ids: array[int], exact: Exact, *, sampled: int = 0
+) -> dict[str, Any] | None:
     """The completion request, but for the model's name; None: the prompt leaves no room for an answer.
+
+    Args:
+        sampled: how many of the prompt's last tokens are already part of the answer.
 
     Completions take an absent ``max_tokens`` for 16, chat for the rest of the context, so it is always said.
     """
     room = exact.context - len(prompt_ids)
     asked = _asked_length(body)
-    if room < 1 or (asked is not None and (not isinstance(asked, int) or asked < 1)):
+    if asked is not None:
+        asked = asked - sampled if isinstance(asked, int) else 0
+    if room < 1 or (asked is not None and asked < 1):
         return None
     out = {name: value for name, value in body.items() if name in _SAMPLING}
-    if calls_tools(body) and exact.parses:
-        out["skip_special_tokens"] = False  # as the engine's tool parsers ask of it: their marks may be special tokens
+    if shows_special(body, exact):
+        out["skip_special_tokens"] = False
+    if sampled and out.get("min_tokens"):
+        out["min_tokens"] = max(0, out["min_tokens"] - sampled)
     return out | {
         "prompt": prompt_ids.tolist(),
         "max_tokens": room if asked is None else asked,

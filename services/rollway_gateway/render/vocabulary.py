@@ -67,6 +67,10 @@ class Vocabulary:
         """The text of ids, special tokens included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
+    def shown(self, ids: Iterable[int], *, special: bool) -> str:
+        """The text of sampled ids as an engine shows it, with special tokens or without."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=not special)
+
     def id_of(self, token: str) -> int | None:
         found: int | None = self._tokenizer.token_to_id(token)
         return found
