@@ -9,6 +9,8 @@
 
 A call is in its pool's and its session's set of calls in flight from `run` until `_settle`; `abort` does nothing after.
 A client that leaves does not end it at once: for `retry_grace_s` it goes on, and its answer waits, for a retry.
+
+Past 300 lines because admission, attempts, retries and the record share one state, and their order is the point.
 """
 
 from __future__ import annotations
@@ -67,13 +69,14 @@ class ModelCall:
         self._session, self._pool, self._store, self._client, self._ask = session, pool, store, client, ask
         self.asked = (ask.kind, raw)
         self._says_retry = says_retry
-        request_id = ask.body.get("request_id")
-        self._headers = {"x-request-id": request_id if isinstance(request_id, str) else self.call_id, **headers}
+        own_id = ask.body.get("request_id")
+        self._request_id = headers.get("x-request-id") or (own_id if isinstance(own_id, str) else self.call_id)
+        self._headers = headers if own_id is not None else {"x-request-id": self.call_id, **headers}
         self._settings = settings
         self._started_at = started_at
         self._first_at: float | None = None
         self._evidence = Evidence(ask.n, echo=ask.echo)
-        self._lane = Lane(ask, session.fidelity, len(raw))
+        self._lane = Lane(ask, session.fidelity, len(raw), budget=session.budget, count=self._prompt_length)
         self._answers: Answers | None = None
         self._events: StreamFilter | None = None
         self._message: StreamedMessage | None = None
@@ -169,7 +172,7 @@ class ModelCall:
 
     @property
     def upstream(self) -> tuple[Worker, str] | None:
-        return None if self._worker is None else (self._worker, self._headers["x-request-id"])
+        return None if self._worker is None else (self._worker, self._request_id)
 
     # -- retries
 
@@ -311,6 +314,17 @@ class ModelCall:
                     raise self._given_up()
                 log.info("call_cut", session_id=self._session.session_id, call_id=self.call_id)
                 await self._gate()
+
+    async def _prompt_length(self, worker: Worker) -> int | None:
+        """As the worker's /tokenize counts; None where it does not."""
+        names = ("messages", "tools", "chat_template_kwargs") if self._ask.kind == "chat" else ("prompt",)
+        body = {name: self._ask.body[name] for name in names if name in self._ask.body}
+        async with post(
+            self._client, worker.url + "/tokenize", orjson.dumps({**body, "model": self._model}), {}
+        ) as answer:
+            said = await answer.read()
+            count = orjson.loads(said).get("count") if answer.status == 200 else None
+            return count if isinstance(count, int) else None
 
     async def _gate(self) -> None:
         """Wait while the pool is paused.

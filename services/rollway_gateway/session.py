@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from rollway_gateway.dialects.responses.kept import KeptResponses
+from rollway_gateway.exact.budget import Budget
 from rollway_gateway.exact.fidelity import Fidelity
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.originals import Originals
@@ -44,6 +45,7 @@ class Session:
     originals: Originals = field(default_factory=Originals)
     calls: set[SessionCall] = field(default_factory=set)
     """In flight."""
+    budget: Budget = field(default_factory=Budget)
     fidelity: Fidelity = field(default_factory=Fidelity)
     records: list[CallRecord] = field(default_factory=list)
     kept_bytes: int = 0

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rollway_gateway.dialects.responses.kept import KeptResponses
+from rollway_gateway.exact.budget import Budget
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.record import CallRecord
 from rollway_gateway.session import Session, SessionCall
@@ -72,14 +73,17 @@ class SessionStore:
         """
         session_id = check_id(spec.session_id) if spec.session_id is not None else str(uuid.uuid4())
         params = check_sampling(spec.sampling_params)
+        budget = Budget(spec.max_prompt_tokens, spec.max_response_tokens)
         found = self._sessions.get(session_id)
         if found is not None:
-            if (found.pool, found.sampling_params, found.metadata) != (spec.pool, params, spec.metadata):
+            same = (found.pool, found.sampling_params, found.metadata, found.budget)
+            if same != (spec.pool, params, spec.metadata, budget):
                 raise Conflict(f"session {session_id!r} exists with other settings")
             return found, False
         session = Session(
             session_id=session_id, pool=spec.pool, sampling_params=params, metadata=dict(spec.metadata),
             created_at=time.time(), keeps_messages=keeps_messages, responses=KeptResponses(self._responses_limit),
+            budget=budget,
         )  # fmt: skip
         self._sessions[session_id] = session
         self._gone.pop(session_id, None)

@@ -27,6 +27,10 @@ class SessionSpec(_Frozen):
     sampling_params: dict[str, Any] = Field(default_factory=dict)
     """Override whatever the agent sends, key by key."""
     metadata: dict[str, Any] = Field(default_factory=dict)
+    max_prompt_tokens: int | None = Field(default=None, ge=1)
+    """Longest first prompt of a sequence; a longer one is refused as the engine refuses one beyond its context."""
+    max_response_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of a sequence after its first prompt, sampled or not: answers end there, later turns are refused."""
 
 
 class SessionTicket(_Frozen):

@@ -110,7 +110,8 @@ MODELS: dict[str, BaseModel] = {
     ),
     "failure": FAILURE,
     "session_spec": gateway.SessionSpec(
-        session_id=SESSION, pool="trainer-1", sampling_params={"temperature": 1.0}, metadata={"rollout_id": "b1/g1/0"}
+        session_id=SESSION, pool="trainer-1", sampling_params={"temperature": 1.0}, metadata={"rollout_id": "b1/g1/0"},
+        max_prompt_tokens=1024, max_response_tokens=512,
     ),
     "session_ticket": gateway.SessionTicket(
         session_id=SESSION, base_url=f"http://gw:9000/sessions/{SESSION}/v1", api_key="sk-rollway-x"

@@ -16,6 +16,10 @@ class Fidelity:
         self.turns = 0
         """Whole turns."""
         self.exact = 0
+        self.first_prompt: int | None = None
+        """Length of the session's first prompt, as far as known."""
+        self.truncated: list[str] = []
+        """What the session's budget cut: ids of turns, or "refused" for a call it left no room for."""
         self._branches: list[dict[str, Any]] = []
         self._sessions: dict[str, ExactSession] = {}
         """By template: workers of one pool may differ."""
@@ -54,4 +58,5 @@ class Fidelity:
             "mode_reason": said["why"],
             "certificate": said["certificate"],
             "branches": list(self._branches),
+            "truncated": list(self.truncated),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,17 @@ import structlog
 from rollway_gateway.capture.ask import Ask
 from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.exact.as_chat import AsChat, Begun
+from rollway_gateway.exact.budget import Budget
 from rollway_gateway.exact.fidelity import Fidelity
-from rollway_gateway.exact.request import only_chat, options_of, shows_special, token_body, unplannable, unresumable
+from rollway_gateway.exact.request import (
+    asked_length,
+    only_chat,
+    options_of,
+    shows_special,
+    token_body,
+    unplannable,
+    unresumable,
+)
 from rollway_gateway.exact.standing import PARSES_REASONING, Exact, Standing
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.record import CallRecord
@@ -45,12 +54,24 @@ class Way:
 class Lane:
     """Of one call."""
 
-    def __init__(self, ask: Ask, fidelity: Fidelity, size: int) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        fidelity: Fidelity,
+        size: int,
+        *,
+        budget: Budget,
+        count: Callable[[Worker], Awaitable[int | None]],
+    ) -> None:
         """
         Args:
             size: bytes of the agent's request.
+            count: asks a worker how long the request's prompt is; None: it does not say.
         """
         self._ask, self._fidelity, self._size = ask, fidelity, size
+        self._budget, self._count = budget, count
+        self._limit: int | None = None
+        """Tokens that the budget leaves for the answer."""
         self._worker: Worker | None = None
         self._session: ExactSession | None = None
         self._plan: Plan | None = None
@@ -62,13 +83,19 @@ class Lane:
         """Why ids cannot be sent although the plan has some."""
 
     async def way(self, worker: Worker, model: str) -> Way:
-        """Choose for an attempt on ``worker``."""
+        """Choose for an attempt on ``worker``.
+
+        Raises:
+            AgentError: 400, the session's budget leaves no room for an answer.
+        """
         self._worker = worker
         if self._begun is not None:
             return self._going_on(self._begun, worker, model)
         self._fidelity.enter(worker.standing)
         self._plan = None
         body, as_chat = await self._chosen(worker.standing)
+        if self._budget:
+            body = self._clipped(body, await self._room(worker, body if as_chat is not None else None))
         path = TEXT if as_chat is not None or self._ask.kind == "text" else CHAT
         return Way(path, orjson.dumps({**body, "model": model}), as_chat)
 
@@ -93,6 +120,32 @@ class Lane:
         if self._ask.kind == "text":
             return "a text completion: its prompt is the agent's own"
         return unplannable(self._ask.body) if self._ask.captured else "not captured"
+
+    async def _room(self, worker: Worker, body: Mapping[str, Any] | None) -> int | None:
+        """What the budget leaves. ``body``: the request, where it is one of ids."""
+        plan, first = self._plan, self._fidelity.first_prompt
+        if body is not None:
+            length: int | None = len(body["prompt"])
+        else:
+            length = await self._count(worker)
+        if length is None:
+            return self._budget.response
+        if first is None:
+            self._fidelity.first_prompt = length
+        if plan is not None:
+            first = length if plan.extends is None else plan.extends.first_prompt
+        try:
+            return self._budget.room(length if first is None else first, length)
+        except AgentError:
+            self._fidelity.truncated.append("refused")
+            raise
+
+    def _clipped(self, body: dict[str, Any], room: int | None) -> dict[str, Any]:
+        asked = asked_length(body)
+        if room is None or (isinstance(asked, int) and asked <= room):
+            return body
+        self._limit = room
+        return {**{k: v for k, v in body.items() if k != "max_completion_tokens"}, "max_tokens": room}
 
     @property
     def remembers(self) -> bool:
@@ -123,6 +176,8 @@ class Lane:
         for turn in record.turns:
             if turn.incomplete is not None:
                 continue
+            if self._limit is not None and turn.finish_reason == "length":
+                self._fidelity.truncated.append(turn.turn_id)
             reason = self._reason
             if record.answered and turn.choice in answers:
                 reason = self._remember(turn, answers[turn.choice]) or reason
@@ -151,7 +206,8 @@ class Lane:
     def _going_on(self, begun: Begun, worker: Worker, model: str) -> Way:
         exact = worker.standing.exact
         ids = array(IDS, begun.prompt_ids + begun.ids)
-        body = None if exact is None else token_body(self._ask.body, ids, exact, sampled=len(begun.ids))
+        asked = self._clipped(self._ask.body, self._limit)
+        body = None if exact is None else token_body(asked, ids, exact, sampled=len(begun.ids))
         if exact is None or body is None:
             raise AgentError(503, "the generation was cut and cannot go on: try again", retry_after_s=1)
         return Way(TEXT, orjson.dumps({**body, "model": model}), AsChat(self._ask.body, exact, begun))

@@ -55,7 +55,7 @@ def only_chat(body: Mapping[str, Any], exact: Exact) -> str | None:
         return "top_logprobs asks for the whole vocabulary"
     if body.get("return_tokens_as_token_ids") and body.get("logprobs"):
         return "return_tokens_as_token_ids is given"
-    if exact.default_max_tokens and _asked_length(body) is None:
+    if exact.default_max_tokens and asked_length(body) is None:
         return "the model's own limit on the length of an answer applies"
     return _tools(body, exact)
 
@@ -89,7 +89,8 @@ def options_of(body: Mapping[str, Any]) -> Options:
     return Options(tools=body.get("tools"), kwargs=kwargs)
 
 
-def _asked_length(body: Mapping[str, Any]) -> Any:
+def asked_length(body: Mapping[str, Any]) -> Any:
+    """The longest answer asked for, by either name."""
     asked = body.get("max_completion_tokens")
     return body.get("max_tokens") if asked is None else asked
 
@@ -123,7 +124,7 @@ def token_body(
     Completions take an absent ``max_tokens`` for 16, chat for the rest of the context, so it is always said.
     """
     room = exact.context - len(prompt_ids)
-    asked = _asked_length(body)
+    asked = asked_length(body)
     if asked is not None:
         asked = asked - sampled if isinstance(asked, int) else 0
     if room < 1 or (asked is not None and asked < 1):

@@ -45,6 +45,14 @@ class ExactTurn:
         self.end: int = (0 if extends is None else extends.end) + len(prompt_suffix) + len(completion_ids)
         """Tokens from the start of the sequence to the end of this answer."""
 
+    @property
+    def first_prompt(self) -> int:
+        """Tokens before the first that was sampled in these ids."""
+        turn = self
+        while turn.extends is not None:
+            turn = turn.extends
+        return len(turn.prompt_suffix)
+
     def ids(self) -> array[int]:
         """int32, shape (end,): prompt and completion, from the start."""
         parts: list[array[int]] = []
