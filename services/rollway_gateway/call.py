@@ -35,7 +35,7 @@ from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.capture.message import StreamedMessage
 from rollway_gateway.capture.sse import EventTooLarge, SseBlocks
 from rollway_gateway.capture.stream import StreamFilter
-from rollway_gateway.delivery import Delivery
+from rollway_gateway.delivery import Delivery, client_left
 from rollway_gateway.exact.lane import Lane, Way
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.pool import Pool
@@ -82,6 +82,8 @@ class ModelCall:
         self._message: StreamedMessage | None = None
         self._cut: dict[str, Any] | None = None
         """A whole answer that the engine aborted."""
+        self._before: Evidence | None = None
+        """Of it, until it is told again as a whole."""
         self._index = -1
         self._version = pool.version
         self._worker: Worker | None = None
@@ -94,9 +96,6 @@ class ModelCall:
         self._delivery: Delivery | None = None
         self._record: CallRecord | None = None
         self._ended_at: float | None = None
-        self._rejoined = 0
-        """Retries listening."""
-        self._giving_up: asyncio.TimerHandle | None = None
 
     # -- life
 
@@ -120,7 +119,7 @@ class ModelCall:
         except AgentError:
             self._pool.leave(self)
             raise
-        self._delivery = Delivery(send)
+        self._delivery = Delivery(send, grace_s=self._settings.retry_grace_s, on_silence=self._unheard)
         self._session.originals.add(self)
         watch = asyncio.create_task(self._watch(receive))
         try:
@@ -143,11 +142,10 @@ class ModelCall:
             self._task.cancel()
 
     async def _watch(self, receive: Receive) -> None:
-        await _left(receive)
+        await client_left(receive)
         # With every choice finished only the usage is still to come: the agent has the turn, let it end.
         if not self._evidence.finished() and self._delivery is not None:
             self._delivery.lose_client()
-            self._unheard()
 
     async def _cancelled(self) -> None:
         if self._cause is None:
@@ -184,7 +182,7 @@ class ModelCall:
         if self._delivery is None or self._settings.retry_grace_s == 0:
             return False
         if self._ended_at is None or not self.delivered:
-            return said or not self._heard
+            return said or not self._delivery.heard
         return said and time.monotonic() - self._ended_at < self._settings.retry_grace_s
 
     async def rejoin(self, receive: Receive, send: Send) -> None:
@@ -196,37 +194,14 @@ class ModelCall:
         assert self._delivery is not None
         log.info("call_rejoined", session_id=self._session.session_id, call_id=self.call_id)
         self._session.rejoined_calls += 1
-        self._rejoined += 1
-        self.forget()
-        replay, left = asyncio.create_task(self._delivery.replay(send)), asyncio.create_task(_left(receive))
-        try:
-            await asyncio.wait({replay, left}, return_when=asyncio.FIRST_COMPLETED)
-            if replay.done() and not replay.result():
-                raise AgentError(503, "the call ended without an answer: try again", retry_after_s=1)
-            if replay.done() and self._record is not None:
-                self._record.delivered = True
-        finally:
-            replay.cancel()
-            left.cancel()
-            await asyncio.gather(replay, left, return_exceptions=True)
-            self._rejoined -= 1
-            self._unheard()
-
-    @property
-    def _heard(self) -> bool:
-        return self._rejoined > 0 or (self._delivery is not None and self._delivery.has_client)
+        took = await self._delivery.rejoin(receive, send)
+        if took and self._record is not None:
+            self._record.delivered = True
+        if took is False:
+            raise AgentError(503, "the call ended without an answer: try again", retry_after_s=1)
 
     def _unheard(self) -> None:
-        """Give up after a while, if nobody listens."""
-        if not self._heard or self._ended_at is not None:
-            self.forget()
-            grace = self._settings.retry_grace_s
-            if grace == 0:
-                self._give_up()
-            else:
-                self._giving_up = asyncio.get_running_loop().call_later(grace, self._give_up)
-
-    def _give_up(self) -> None:
+        """Nobody listens, and no retry came."""
         if self._ended_at is None:
             self.abort("client disconnected", None)
             return
@@ -238,21 +213,20 @@ class ModelCall:
         return hashlib.blake2b(self.asked[1], digest_size=16, person=self.asked[0].encode()).digest()
 
     def forget(self) -> None:
-        """Stop waiting for a retry."""
-        if self._giving_up is not None:
-            self._giving_up.cancel()
-            self._giving_up = None
+        if self._delivery is not None:
+            self._delivery.forget()
 
     def _end(self) -> None:
-        """Nothing more is sent. A whole answer that nobody has waits for a retry."""
+        """Nothing more is sent. A whole answer waits for a retry."""
         assert self._delivery is not None
-        self._delivery.end()
+        heard = self._delivery.heard
         self._ended_at = time.monotonic()
+        self._delivery.end()
         if self._record is None or not self._record.answered or self._session.state != "open":
             self._session.originals.drop(self)
         else:
-            self._record.delivered = self._heard
-            self._unheard()
+            self._record.delivered = heard
+            self._delivery.await_silence()
 
     # -- attempts
 
@@ -293,7 +267,8 @@ class ModelCall:
     def _on(self, worker: Worker) -> Iterator[None]:
         self._worker = worker
         self._session.worker_id = worker.worker_id
-        self._version = self._pool.version
+        if not self._lane.goes_on:
+            self._version = self._pool.version
         self._evidence = Evidence(self._ask.n, echo=self._ask.echo)
         self._events = self._cut = None
         if not self._ask.captured:
@@ -308,9 +283,11 @@ class ModelCall:
         self._model = worker.model_for(self._ask.model) or ""
         cuts = 0
         while (outcome := await self._go(worker, await self._lane.way(worker, self._model))) != "answered":
+            if outcome == "refused" and self._lane.goes_on:
+                raise self._given_up()
             if outcome == "cut":
                 cuts += 1
-                if cuts > CUTS or not self._resumes():
+                if cuts > CUTS or self._pool.gate == "fenced" or not self._resumes():
                     raise self._given_up()
                 log.info("call_cut", session_id=self._session.session_id, call_id=self.call_id)
                 await self._gate()
@@ -323,8 +300,10 @@ class ModelCall:
             self._client, worker.url + "/tokenize", orjson.dumps({**body, "model": self._model}), {}
         ) as answer:
             said = await answer.read()
-            count = orjson.loads(said).get("count") if answer.status == 200 else None
-            return count if isinstance(count, int) else None
+        try:
+            return int(orjson.loads(said)["count"]) if answer.status == 200 else None
+        except UNKNOWN_FORM:
+            return None
 
     async def _gate(self) -> None:
         """Wait while the pool is paused.
@@ -361,6 +340,7 @@ class ModelCall:
         if cut is None:
             self._evidence.reopen()
         else:  # told again as a whole
+            self._before = self._evidence
             self._cut, self._evidence = None, Evidence(self._ask.n)
         return True
 
@@ -468,6 +448,8 @@ class ModelCall:
             return
         self._settled = True
         if problem is not None:
+            if self._before is not None and not self._evidence.choices:
+                self._evidence, sampled = self._before, True
             self._evidence.fail(problem)
         record = None
         if sampled and self._worker is not None:
@@ -480,19 +462,13 @@ class ModelCall:
             )  # fmt: skip
         self._record = record
         if record is not None:
-            record.delivered = self._heard
+            record.delivered = self._delivery is not None and self._delivery.heard
             self._lane.keep(record, {} if self._answers is None else self._answers.messages())
         self._store.end(self._session, self, record)
         self._pool.leave(self)
         flaws = sorted({t.incomplete for t in record.turns if t.incomplete}) if record else []
         if flaws:
             log.warning("turn_incomplete", session_id=self._session.session_id, call_id=self.call_id, flaws=flaws)
-
-
-async def _left(receive: Receive) -> None:
-    """Until the client is gone."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _read_out(response: aiohttp.ClientResponse) -> None:

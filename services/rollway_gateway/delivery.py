@@ -1,28 +1,32 @@
-"""Delivery: what one call sends, kept while it may be asked for again, so that a retry gets the same from its start."""
+"""Delivery: what one call sends, and to whom: the client that asked, and those that ask the same again.
+
+Messages are kept while the call may be asked for again, so that a retry gets the same answer from its start. When
+nobody listens any more, somebody may still come for a while; then ``on_silence`` is called.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from starlette.types import Message, Send
+from starlette.types import Message, Receive, Send
 
 
 class Delivery:
-    """ASGI messages of one answer, sent on as they come to the client that asked, and to those that ask again."""
-
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, grace_s: float, on_silence: Callable[[], None]) -> None:
         self._client: Send | None = send
+        self._grace_s, self._on_silence = grace_s, on_silence
         self._kept: list[Message] = []
         self._grown: asyncio.Event | None = None
-        self._ended = False
+        self._rejoined = 0
+        """Retries listening."""
+        self._silence: asyncio.TimerHandle | None = None
+        self.ended = False
 
     @property
-    def has_client(self) -> bool:
-        """The client that asked is still there."""
-        return self._client is not None
-
-    def lose_client(self) -> None:
-        self._client = None
+    def heard(self) -> bool:
+        """Somebody listens."""
+        return self._client is not None or self._rejoined > 0
 
     async def send(self, message: Message) -> None:
         self._kept.append(message)
@@ -32,17 +36,39 @@ class Delivery:
 
     def end(self) -> None:
         """Nothing more will be sent."""
-        self._ended = True
+        self.ended = True
         self._tell()
 
-    async def replay(self, send: Send) -> bool:
-        """Send everything from the first message on, to the end. False: there was nothing."""
+    def lose_client(self) -> None:
+        """The client that asked is gone."""
+        self._client = None
+        self.await_silence()
+
+    async def rejoin(self, receive: Receive, send: Send) -> bool | None:
+        """Send everything to one that asks again, from the first message to the end.
+
+        True: it has all. False: nothing was ever sent. None: it left before the end.
+        """
+        self._rejoined += 1
+        self.forget()
+        replay, left = asyncio.create_task(self._replay(send)), asyncio.create_task(client_left(receive))
+        try:
+            await asyncio.wait({replay, left}, return_when=asyncio.FIRST_COMPLETED)
+            return replay.result() if replay.done() else None
+        finally:
+            replay.cancel()
+            left.cancel()
+            await asyncio.gather(replay, left, return_exceptions=True)
+            self._rejoined -= 1
+            self.await_silence()
+
+    async def _replay(self, send: Send) -> bool:
         sent = 0
         while True:
             while sent < len(self._kept):
                 await send(self._kept[sent])
                 sent += 1
-            if self._ended:
+            if self.ended:
                 return sent > 0
             if self._grown is None:
                 self._grown = asyncio.Event()
@@ -52,3 +78,25 @@ class Delivery:
         if self._grown is not None:
             grown, self._grown = self._grown, None
             grown.set()
+
+    def await_silence(self) -> None:
+        """Begin to wait for one that asks again, if nobody listens or all has been sent."""
+        if self.heard and not self.ended:
+            return
+        self.forget()
+        if self._grace_s == 0:
+            self._on_silence()
+        else:
+            self._silence = asyncio.get_running_loop().call_later(self._grace_s, self._on_silence)
+
+    def forget(self) -> None:
+        """Wait no longer."""
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+
+
+async def client_left(receive: Receive) -> None:
+    """Until the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -205,3 +205,34 @@ async def test_an_engine_that_can_only_be_drained_is_drained(gateway: RunningGat
     hold.set()
     assert _message(await asking, False)["content"] == "slow"
     assert (await pausing)["in_flight"] == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_that_takes_no_ids_leaves_what_it_cut_incomplete(
+    gateway: RunningGateway, engine: ScriptedEngine, stream: bool
+) -> None:
+    """Asked once more, not for ever; the tokens it had sampled are lost in the ledger, not forgotten."""
+    engine.takes_ids = False
+    engine.script(Reply("part", finish_reason="abort"), Reply("whole"))
+    ticket = await gateway.open()
+    answer = await _ask(gateway, ticket, stream=stream)
+    assert '"code":503' in answer.text
+    made = await gateway.settled(ticket["session_id"])
+    assert [t.incomplete for t in made.turns] == ["the engine aborted the generation"]
+    assert made.ledger.lost == made.ledger.sampled == len("part")
+
+
+async def test_what_the_engine_cuts_behind_a_fence_does_not_go_on(
+    gateway: RunningGateway, engine: ScriptedEngine
+) -> None:
+    """A fence is for good: nothing may be sampled behind it."""
+    ticket, hold = await gateway.open(), asyncio.Event()
+    engine.script(Reply("part", hold=hold))
+    asking = _ask(gateway, ticket)
+    await eventually(lambda: engine.on_hold, "a generation on hold")
+    fencing = asyncio.create_task(gateway.http.post("/v1/pools/default/fence", json={"drain_timeout_s": 30}))
+    await eventually(lambda: gateway.inside.pools["default"].gate == "fenced", "the gate is shut")
+    next(iter(engine.on_hold.values())).set()
+    assert (await asking).status_code == 503
+    assert (await fencing).json()["in_flight"] == 0
+    assert len(engine.requests) == 1

@@ -148,6 +148,11 @@ class Lane:
         return {**{k: v for k, v in body.items() if k != "max_completion_tokens"}, "max_tokens": room}
 
     @property
+    def goes_on(self) -> bool:
+        """The answer was cut, and the next `way` goes on with it."""
+        return self._begun is not None
+
+    @property
     def remembers(self) -> bool:
         """The answer is wanted by `keep`."""
         return self._plan is not None
