@@ -138,6 +138,7 @@ class SessionStore:
             assert not session.calls
             session.trajectory = trajectory_of(session)
             session.state = "sealed"
+            session.fidelity.seal()
         return session.trajectory
 
     @staticmethod

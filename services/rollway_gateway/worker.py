@@ -35,6 +35,8 @@ class Worker:
     context: int | None = None
     """Tokens of prompt and completion together, as the server says."""
     standing: Standing = UNKNOWN
+    agreements: int = 0
+    """Chat calls whose prompt was, id by id, what its template renders here."""
     healthy: bool = False
     detail: str | None = "not checked yet"
     failures: int = 0
@@ -68,6 +70,7 @@ class Worker:
     def check_passed(self) -> None:
         if not self.healthy:
             self.fingerprint.forget()  # it may have been restarted with another configuration
+            self.agreements = 0
         self.healthy, self.failures, self.detail = True, 0, None
 
     def check_failed(self, detail: str, *, now: float, limit: int, alive_window_s: float) -> None:

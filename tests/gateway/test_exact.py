@@ -301,3 +301,16 @@ async def test_a_worker_that_parses_reasoning_is_mirrored_from_its_first_such_an
     assert (made.mode, made.incomplete) == ("mirror", None)
     assert "parses reasoning" in made.metadata["mode_reason"]
     assert made.metadata["certificate"]["mode"] == "exact"
+
+
+async def test_a_worker_that_prompts_otherwise_than_it_tokenises_is_mirrored_from_its_first_chat(
+    gateway: RunningGateway, engine: ScriptedEngine
+) -> None:
+    """As one does whose chats get template arguments by its configuration."""
+    engine.render = lambda messages: [BOS, *templated_ids(messages)]
+    ticket = await gateway.open()
+    await _agent(gateway, ticket, 2)
+    assert [path for path, _ in engine.requests] == [CHAT, CHAT]
+    made = await gateway.seal(ticket["session_id"])
+    assert (made.mode, made.incomplete) == ("mirror", None)
+    assert "other ids than its template renders" in made.metadata["mode_reason"]

@@ -45,6 +45,10 @@ class Fidelity:
         elif self._standing.exact is not None:
             self._branches.append({"turn_id": turn_id, "reason": reason})
 
+    def seal(self) -> None:
+        """No further call: the conversations are no longer needed."""
+        self._sessions.clear()
+
     @property
     def mode(self) -> Literal["exact", "mirror"]:
         """exact: every turn was."""

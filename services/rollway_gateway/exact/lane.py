@@ -25,10 +25,10 @@ from rollway_gateway.exact.request import (
     unplannable,
     unresumable,
 )
-from rollway_gateway.exact.standing import PARSES_REASONING, Exact, Standing
+from rollway_gateway.exact.standing import PARSES_REASONING, PROMPTS_OTHERWISE, Exact, Standing
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.record import CallRecord
-from rollway_gateway.render import ExactSession, Plan
+from rollway_gateway.render import ExactSession, Plan, Refused
 from rollway_gateway.render.messages import Message
 from rollway_gateway.worker import Worker
 from rollway_wire.problems import ContractViolation
@@ -37,6 +37,8 @@ from rollway_wire.tokens import IDS, Turn
 log = structlog.get_logger()
 
 CHAT, TEXT = "/chat/completions", "/completions"
+AGREEMENTS = 4
+"""So many of a worker's first chats are checked id by id."""
 OFF_LOOP_BYTES = 1 << 16
 """A request as large as this is planned in a thread."""
 
@@ -79,6 +81,8 @@ class Lane:
         """Why the turn is not exact."""
         self._begun: Begun | None = None
         """The answer was cut, and goes on from here."""
+        self._expected: array[int] | None = None
+        """The engine's prompt as its template renders it here, where that is checked."""
         self._declined: str | None = None
         """Why ids cannot be sent although the plan has some."""
 
@@ -88,7 +92,7 @@ class Lane:
         Raises:
             AgentError: 400, the session's budget leaves no room for an answer.
         """
-        self._worker = worker
+        self._worker, self._expected = worker, None
         if self._begun is not None:
             return self._going_on(self._begun, worker, model)
         self._fidelity.enter(worker.standing)
@@ -107,6 +111,7 @@ class Lane:
         plan = await self._planned(exact)
         self._reason = None if plan.drift is None else f"{plan.drift.reason}: {plan.drift.detail}"
         if plan.prompt_ids is None:
+            await self._expect(exact, plan)
             return asked, None
         self._declined = self._declined or only_chat(asked, exact)
         body = token_body(asked, plan.prompt_ids, exact)
@@ -166,6 +171,16 @@ class Lane:
             self._plan = await asyncio.to_thread(session.plan, messages, options, render=False)
         return self._plan
 
+    async def _expect(self, exact: Exact, plan: Plan) -> None:
+        """What the engine should prompt with, of a worker's first chats: not all that its configuration does to a chat
+        shows in its /tokenize."""
+        if plan.says_all and self._worker is not None and self._worker.agreements < AGREEMENTS:
+            messages, options = self._ask.body["messages"], options_of(self._ask.body)
+            try:
+                self._expected = await asyncio.to_thread(exact.template.prompt_ids, messages, options)
+            except Refused:  # the engine will say so itself
+                self._expected = None
+
     def refused(self, status: int, body: bytes) -> None:
         """The engine would not take the ids. The next `way` is chat, which refuses in its own words, or serves."""
         self._declined = f"the engine refused prompt ids with {status}: {body[:200].decode(errors='replace')}"
@@ -178,6 +193,12 @@ class Lane:
         """
         if any(answer.get("reasoning") for answer in answers.values()):
             self._distrust(PARSES_REASONING)
+        if self._expected is not None and self._worker is not None:
+            prompt = record.turns[0].prompt_token_ids
+            if prompt == self._expected:
+                self._worker.agreements += 1
+            elif prompt:
+                self._distrust(PROMPTS_OTHERWISE)
         for turn in record.turns:
             if turn.incomplete is not None:
                 continue

@@ -126,7 +126,10 @@ class Prober:
     async def _post(self, url: str, body: dict[str, Any]) -> tuple[int, Any]:
         data = orjson.dumps(body)
         headers = {"content-type": "application/json"}
-        async with self._client.post(url, data=data, headers=headers, allow_redirects=False) as response:
+        async with (
+            asyncio.timeout(self._settings.health_timeout_s),
+            self._client.post(url, data=data, headers=headers, allow_redirects=False) as response,
+        ):
             raw = await response.read()
             if response.status >= 500:
                 raise ValueError(f"{url} answered {response.status}")

@@ -51,4 +51,6 @@ class Standing:
 
 PARSES_REASONING = "the engine parses reasoning out of its answers, which is not repeated here for prompts of ids"
 
+PROMPTS_OTHERWISE = "the engine prompted a chat with other ids than its template renders here"
+
 UNKNOWN = Standing(why="the worker was not probed yet")
