@@ -40,7 +40,7 @@ up: setup-dev setup-agent ## S3, emulator, gateway and dispatcher on this machin
 	@$(BIN)/rollway up $(ARGS)
 
 test: setup ## All tests, real vLLM and real verl among them
-	@$(BIN)/python -m pytest tests -n 3 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest tests $(ARGS)
 
 test-fast: setup-dev ## The tests that need no other environment, several at once
 	@$(BIN)/python -m pytest tests -m "not heavy" -n 4 --dist worksteal $(ARGS)

@@ -141,13 +141,6 @@ def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer
         yield server
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Heavy tests share one engine and much memory: of several test processes one runs them all, one by one."""
-    for item in items:
-        if item.get_closest_marker("heavy"):
-            item.add_marker(pytest.mark.xdist_group("heavy"))
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield
