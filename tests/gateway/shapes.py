@@ -42,7 +42,24 @@ def merged(events: list[Any]) -> list[str]:
         run = streams.setdefault(choice["index"], [])
         if not (run and _joined(run[-1], event)):
             run.append(event)
+    for run in streams.values():
+        _check_running_usage(run)
     return [json.dumps(e) for _, run in sorted(streams.items()) for e in run] + [json.dumps(e) for e in rest]
+
+
+def _check_running_usage(run: list[dict[str, Any]]) -> None:
+    """Blank the counts that depend on where the engine cut its chunks, once they are seen to add up and never to fall.
+
+    Those of a choice's last event and of the usage event stay as they are.
+    """
+    counted = [e for e in run if e.get("usage")]
+    counts = [e["usage"]["completion_tokens"] for e in counted]
+    assert counts == sorted(counts), f"running usage falls: {counts}"
+    for event, count in zip(counted, counts, strict=True):
+        usage = event["usage"]
+        assert usage["total_tokens"] == usage["prompt_tokens"] + count, usage
+        if event["choices"][0]["finish_reason"] is None and count:
+            event["usage"] = usage | {"completion_tokens": "some", "total_tokens": "some"}
 
 
 def _joined(before: dict[str, Any], event: dict[str, Any]) -> bool:
