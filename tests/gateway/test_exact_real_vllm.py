@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ from rollway_wire.tokens import Trajectory
 from tests.gateway.conftest import RunningGateway, running_gateway
 from tests.gateway.shapes import events_of, merged, without_ids
 from tests.gateway.test_real_vllm import CALL, CHAT, STREAM, TOOLS
+from tests.kit.deadlines import eventually
 from tests.kit.vllm_server import VllmServer
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
@@ -148,3 +150,70 @@ async def test_sessions_are_one_sequence_whose_log_probs_the_engine_confirms(
             differences += [abs(a - b) for a, b in zip(said, turn.logprobs, strict=True)]
     assert max(differences) <= 1e-4
     assert made.ledger.trained == made.ledger.sampled == sum(row.loss_mask)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_weight_update_in_the_middle_of_a_turn_keeps_it_whole(
+    real: tuple[RunningGateway, str], stream: bool
+) -> None:
+    """The engine is paused and ends its generations; the turn goes on from its tokens under the next version, and the
+    engine's counter knows of no token that the session does not."""
+    gateway, url = real
+    await gateway.http.post("/v1/pools/default/open", json={"policy_version": 1})
+    async with httpx.AsyncClient(timeout=120) as http:
+        before = await _generated(http, url)
+        ticket = await gateway.open()
+        body: dict[str, Any] = {"model": "tiny", "messages": [ASK], "temperature": 1, "max_tokens": 900}
+        body["extra_body"] = {"ignore_eos": True}
+        async with gateway.openai(ticket, timeout=120) as client:
+            asking = asyncio.create_task(_message(client, body, stream=stream))
+            worker = gateway.inside.workers()[0]
+            await eventually(lambda: worker.active or asking.done(), "a call at the worker")
+            assert not asking.done(), asking
+            await eventually(lambda: _running(http, url), "the engine generates")
+            (await gateway.http.post("/v1/pools/default/pause", json={"timeout_s": 0})).raise_for_status()
+            (await http.post(f"{url}/pause", params={"mode": "abort"})).raise_for_status()
+            await eventually(lambda: _held(gateway), "the call waits at the gate")
+            (await http.post(f"{url}/resume")).raise_for_status()
+            await gateway.http.post("/v1/pools/default/open", json={"policy_version": 2})
+            await asking
+        made = await gateway.seal(ticket["session_id"])
+        assert made.ledger.sampled == await _generated(http, url) - before == 900
+        (turn,) = made.turns
+        assert (turn.incomplete, turn.finish_reason) == (None, "length")
+        assert (turn.policy_version_start, turn.policy_version_end, made.mode) == (1, 2, "exact")
+        asked = {"model": "tiny", "prompt": made.sequences[0].token_ids.tolist(), "max_tokens": 1, "prompt_logprobs": 0}
+        said = (await http.post(f"{url}/v1/completions", json=asked)).json()["choices"][0]["prompt_logprobs"]
+    at = len(turn.prompt_token_ids)
+    values = [said[at + k][str(i)]["logprob"] for k, i in enumerate(turn.completion_token_ids)]
+    assert max(abs(a - b) for a, b in zip(values, turn.logprobs, strict=True)) <= 1e-4
+
+
+async def _running(http: httpx.AsyncClient, url: str) -> bool:
+    text = (await http.get(f"{url}/metrics")).text
+    return any(float(n) for n in re.findall(r"^vllm:num_requests_running\{[^}]*\} (\S+)$", text, re.M))
+
+
+async def _held(gateway: RunningGateway) -> bool:
+    return bool((await gateway.http.get("/v1/pools/default")).json()["held"])
+
+
+async def test_a_retry_after_a_disconnect_costs_no_second_generation(vllm_server: VllmServer) -> None:
+    """The engine's counter shows one generation, and the session holds each of its tokens once."""
+    async with running_gateway(mode="exact", retry_grace_s=60) as gateway, httpx.AsyncClient(timeout=120) as http:
+        await gateway.http.post("/v1/pools/default/workers", json={"url": vllm_server.url})
+        before = await _generated(http, vllm_server.url)
+        ticket = await gateway.open()
+        body = {"model": "tiny", "messages": [ASK], "max_tokens": 900, "ignore_eos": True, "stream": True}
+        url = ticket["base_url"] + "/chat/completions"
+        async with http.stream("POST", url, json=body) as answer:
+            lines = answer.aiter_lines()
+            for _ in range(6):
+                await anext(lines)
+        (call,) = gateway.inside.store.get(ticket["session_id"]).calls
+        await eventually(lambda: call.answers_retry(said=False), "the gateway knows that the client left")
+        said = await http.post(url, json=body)
+        assert said.text.endswith("data: [DONE]\n\n")
+        made = await gateway.seal(ticket["session_id"])
+        assert made.ledger.trained == made.ledger.sampled == await _generated(http, vllm_server.url) - before == 900
+        assert made.metadata["rejoined_calls"] == 1
