@@ -4,69 +4,76 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 from urllib.parse import quote
 
-import httpx
-
+from rollway_dispatcher.outbound import Answer, NoAnswer, Outbound
 from rollway_wire.codec import MEDIA_TYPE
 from rollway_wire.gateway import SessionSpec, SessionTicket
 from rollway_wire.problems import BadGateway, Unavailable, from_problem
 
 _RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+_CONNECTIONS = 64
+_SILENCE_S = 30.0
+_SEAL_SILENCE_S = 120.0
+"""Sealing waits for the calls in flight to end and cuts the whole session into sequences."""
 
 
 class GatewayClient:
     """Every method raises `Unavailable` when the gateway cannot be reached or asks to come back later, and the error
     its problem+json stands for otherwise (`NotFound`, `Conflict`, `Unprocessable`, …)."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(self, url: str, api_key: str | None, http: Outbound) -> None:
+        self._url = url
+        self._auth = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = http
 
     async def check(self) -> None:
         """Raise `Unavailable` unless the gateway answers its health route with 200."""
-        answer = await self._send("GET", "/health", timeout=5)
-        if answer.status_code != 200:
-            raise Unavailable(f"the gateway at {self._http.base_url} is not healthy: status {answer.status_code}")
+        answer = await self._send("GET", "/health", silence_s=5.0)
+        if answer.status != 200:
+            raise Unavailable(f"the gateway at {self._url} is not healthy: status {answer.status}")
 
     async def open_session(self, spec: SessionSpec) -> SessionTicket:
         """Open the session; the same id and settings again give the same ticket."""
-        answer = await self._send("POST", "/v1/sessions", json=spec.model_dump(mode="json"))
+        headers = {"content-type": "application/json"}
+        answer = await self._send("POST", "/v1/sessions", spec.model_dump_json().encode(), headers)
         self._raise_for(answer, "opening a session")
         try:
-            return SessionTicket.model_validate_json(answer.content)
+            return SessionTicket.model_validate_json(answer.body)
         except ValueError as e:
             raise BadGateway(f"the gateway's session ticket cannot be read: {e}") from e
 
     async def seal_session(self, session_id: str) -> bytes:
         """Refuse the session's further calls; its whole trajectory as packed binary."""
-        answer = await self._send(
-            "POST", f"/v1/sessions/{quote(session_id, safe='')}/seal", headers={"accept": MEDIA_TYPE}, timeout=120
-        )
+        path = f"/v1/sessions/{quote(session_id, safe='')}/seal"
+        answer = await self._send("POST", path, b"", {"accept": MEDIA_TYPE}, _SEAL_SILENCE_S)
         self._raise_for(answer, "sealing a session")
-        kind = answer.headers.get("content-type", "").split(";")[0]
-        if kind != MEDIA_TYPE:
-            raise BadGateway(f"the gateway answered {kind or 'no type'} where {MEDIA_TYPE} was asked for")
-        return answer.content
+        if answer.content_type != MEDIA_TYPE:
+            raise BadGateway(f"the gateway answered {answer.content_type} where {MEDIA_TYPE} was asked for")
+        return answer.body
 
-    async def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        silence_s: float = _SILENCE_S,
+    ) -> Answer:
         try:
-            return await self._http.request(method, path, **kwargs)
-        except httpx.HTTPError as e:
-            what = f"{type(e).__name__}: {e}".rstrip(": ")
-            raise Unavailable(f"the gateway at {self._http.base_url} cannot be reached: {what}") from e
+            return await self._http.call(
+                method, self._url + path, body=body, headers=self._auth | (headers or {}), silence_s=silence_s
+            )
+        except NoAnswer as e:
+            raise Unavailable(f"the gateway at {self._url} cannot be reached: {e}") from e
 
     @staticmethod
-    def _raise_for(answer: httpx.Response, doing: str) -> None:
-        if answer.is_success:
+    def _raise_for(answer: Answer, doing: str) -> None:
+        if answer.ok:
             return
-        try:
-            body: Any = answer.json()
-        except ValueError:
-            body = answer.text
-        error = from_problem(answer.status_code, body)
-        message = f"{doing}: the gateway answered {answer.status_code}: {error.detail}"
-        if answer.status_code in _RETRY_STATUSES:
+        error = from_problem(answer.status, answer.json())
+        message = f"{doing}: the gateway answered {answer.status}: {error.detail}"
+        if answer.status in _RETRY_STATUSES:
             raise Unavailable(message, retry_after_s=error.retry_after_s)
         raise type(error)(message)
 
@@ -74,11 +81,8 @@ class GatewayClient:
 @asynccontextmanager
 async def open_gateway(url: str, api_key: str | None) -> AsyncIterator[GatewayClient]:
     """A client with its own connection pool."""
-    # httpcore's pool costs a search through every idle connection per request: keep few.
-    limits = httpx.Limits(max_connections=128, max_keepalive_connections=32)
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    timeout = httpx.Timeout(30, connect=5, pool=60)
-    async with httpx.AsyncClient(
-        base_url=url, headers=headers, limits=limits, timeout=timeout, trust_env=False
-    ) as http:
-        yield GatewayClient(http)
+    http = Outbound(max_connections=_CONNECTIONS, keep_alive=True)
+    try:
+        yield GatewayClient(url, api_key, http)
+    finally:
+        await http.close()

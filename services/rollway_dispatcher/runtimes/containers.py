@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
+from dataclasses import dataclass, field
 
-import httpx
-
+from rollway_dispatcher.outbound import NoAnswer, Outbound
 from rollway_dispatcher.runtimes.runtime import StartError
 from rollway_dispatcher.runtimes.starts import StartsInFlight
 from rollway_wire.batch import HttpRuntime
@@ -19,15 +20,22 @@ DEAD_AFTER_PINGS = 3
 START_TIMEOUT_S = 60.0
 
 
+@dataclass(slots=True)
+class Pulse:
+    """What /ping of one URL said lately, shared by all who watch it."""
+
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    asked_at: float = float("-inf")
+    missed: int = 0
+    """In a row."""
+
+
 class Containers:
     """Who runs where, over all batches: two batches that name the same URL share its slots."""
 
     def __init__(self) -> None:
-        self.http = httpx.AsyncClient(
-            timeout=httpx.Timeout(START_TIMEOUT_S, connect=PING_TIMEOUT_S),
-            limits=httpx.Limits(max_connections=512, max_keepalive_connections=32),
-            trust_env=False,
-        )
+        self.http = Outbound(max_connections=256, keep_alive=False)
+        self._pulses: dict[str, Pulse] = {}
         self.used: Counter[str] = Counter()
         self.place: dict[str, str] = {}
         """URL by session id."""
@@ -44,14 +52,25 @@ class Containers:
     async def ping(self, url: str) -> str | None:
         """The status that /ping answers, or None when it does not answer with one."""
         try:
-            answer = await self.http.get(f"{url}/ping", timeout=PING_TIMEOUT_S)
-            status = answer.json().get("status") if answer.status_code == 200 else None
-        except (httpx.HTTPError, ValueError, AttributeError):
+            answer = await self.http.call("GET", f"{url}/ping", silence_s=PING_TIMEOUT_S)
+            said = json.loads(answer.body) if answer.status == 200 else None
+        except (NoAnswer, ValueError):
             return None
+        status = said.get("status") if isinstance(said, dict) else None
         return status if isinstance(status, str) else None
 
+    async def missed_pings(self, url: str) -> int:
+        """How many pings in a row the container has not answered. However many ask, it is pinged once an interval."""
+        pulse = self._pulses.setdefault(url, Pulse())
+        now = asyncio.get_running_loop().time
+        async with pulse.asking:
+            if now() - pulse.asked_at >= PING_EVERY_S * 0.9:
+                pulse.missed = 0 if await self.ping(url) is not None else pulse.missed + 1
+                pulse.asked_at = now()
+        return pulse.missed
+
     async def close(self) -> None:
-        await self.http.aclose()
+        await self.http.close()
 
 
 class HttpContainers:
@@ -75,23 +94,25 @@ class HttpContainers:
     async def _start(self, session_id: str, payload: bytes) -> bytes:
         url = self._shared.place.get(session_id) or await self._choose(session_id)
         try:
-            answer = await self._shared.http.post(
+            answer = await self._shared.http.call(
+                "POST",
                 f"{url}/invocations",
-                content=payload,
+                body=payload,
                 headers={"content-type": "application/json", "accept": "application/json", SESSION_HEADER: session_id},
+                silence_s=START_TIMEOUT_S,
             )
-        except httpx.HTTPError as e:
-            raise StartError(FailureType.START_FAILED, f"{url} did not answer: {type(e).__name__}: {e}") from e
-        if answer.status_code == 429 or answer.status_code == 503:
+        except NoAnswer as e:
+            raise StartError(FailureType.START_FAILED, f"{url} did not answer: {e}") from e
+        if answer.status in (429, 503):
             self._shared.release(session_id)
-            raise StartError(FailureType.THROTTLED, f"{url} has no room: {answer.status_code} {answer.text[:200]}")
-        if answer.status_code in (400, 404, 405, 413, 415, 422):
-            message = f"{url}/invocations does not take invocations: {answer.status_code} {answer.text[:300]}"
+            raise StartError(FailureType.THROTTLED, f"{url} has no room: {answer.status} {answer.text[:200]}")
+        if answer.status in (400, 404, 405, 413, 415, 422):
+            message = f"{url}/invocations does not take invocations: {answer.status} {answer.text[:300]}"
             raise StartError(FailureType.CONTRACT_ERROR, message)
-        if not answer.is_success:
-            message = f"{url} did not accept the invocation: {answer.status_code} {answer.text[:300]}"
+        if not answer.ok:
+            message = f"{url} did not accept the invocation: {answer.status} {answer.text[:300]}"
             raise StartError(FailureType.START_FAILED, message)
-        return answer.content
+        return answer.body
 
     async def _choose(self, session_id: str) -> str:
         """Take a slot in the least used container that answers.
@@ -122,8 +143,9 @@ class HttpContainers:
 
     async def watch(self, session_id: str) -> str | None:
         """Dead is a container whose /ping does not answer several times in a row."""
-        url, missed = self._shared.place.get(session_id), 0
-        while url is not None and missed < DEAD_AFTER_PINGS:
+        url = self._shared.place.get(session_id)
+        while url is not None:
             await asyncio.sleep(PING_EVERY_S)
-            missed = 0 if await self._shared.ping(url) is not None else missed + 1
+            if await self._shared.missed_pings(url) >= DEAD_AFTER_PINGS:
+                break
         return None if url is None else f"the container {url} does not answer /ping"

@@ -7,8 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-import httpx
-
+from rollway_dispatcher.outbound import NoAnswer, Outbound
 from rollway_dispatcher.runtimes.agent_process import (
     SESSION_VARIABLE,
     STATE_VARIABLE,
@@ -36,11 +35,7 @@ class Processes:
         self._keep = keep
         self._s3_endpoint_url = s3_endpoint_url
         self.owner = str(folder.absolute())
-        self.http = httpx.AsyncClient(
-            timeout=httpx.Timeout(INVOKE_TIMEOUT_S, connect=5),
-            limits=httpx.Limits(max_connections=256, max_keepalive_connections=0),
-            trust_env=False,
-        )
+        self.http = Outbound(max_connections=256, keep_alive=False)
         self.agents: dict[str, AgentProcess] = {}
         self._followers: set[asyncio.Task[None]] = set()
         self._looked = False
@@ -93,7 +88,7 @@ class Processes:
         for follower in followers:
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
-        await self.http.aclose()
+        await self.http.close()
 
 
 class LocalProcess:
@@ -131,25 +126,27 @@ class LocalProcess:
 
     async def _answers(self, agent: AgentProcess) -> bool:
         try:
-            answer = await self._shared.http.get(f"http://127.0.0.1:{agent.port}/ping", timeout=5)
-        except httpx.HTTPError:
+            answer = await self._shared.http.call("GET", f"http://127.0.0.1:{agent.port}/ping", silence_s=5)
+        except NoAnswer:
             return False
-        return answer.status_code == 200
+        return answer.status == 200
 
     async def _invoke(self, agent: AgentProcess, session_id: str, payload: bytes) -> bytes:
         try:
-            answer = await self._shared.http.post(
+            answer = await self._shared.http.call(
+                "POST",
                 f"http://127.0.0.1:{agent.port}/invocations",
-                content=payload,
+                body=payload,
                 headers={"content-type": "application/json", "accept": "application/json", SESSION_HEADER: session_id},
+                silence_s=INVOKE_TIMEOUT_S,
             )
-        except httpx.HTTPError as e:
-            died = await asyncio.to_thread(agent.epitaph) if agent.dead.is_set() else f"{type(e).__name__}: {e}"
+        except NoAnswer as e:
+            died = await asyncio.to_thread(agent.epitaph) if agent.dead.is_set() else str(e)
             raise StartError(FailureType.START_FAILED, f"the agent did not accept the invocation: {died}") from e
-        if not answer.is_success:
-            kind = FailureType.CONTRACT_ERROR if 400 <= answer.status_code < 500 else FailureType.START_FAILED
-            raise StartError(kind, f"the agent answered the invocation {answer.status_code}: {answer.text[:300]}")
-        return answer.content
+        if not answer.ok:
+            kind = FailureType.CONTRACT_ERROR if 400 <= answer.status < 500 else FailureType.START_FAILED
+            raise StartError(kind, f"the agent answered the invocation {answer.status}: {answer.text[:300]}")
+        return answer.body
 
     async def stop(self, session_id: str) -> None:
         while session_id in self._starts:
