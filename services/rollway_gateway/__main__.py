@@ -8,6 +8,7 @@ such folder.
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import sys
 from types import FrameType
@@ -42,6 +43,17 @@ def _stopped(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
+def _rarely_collect_all() -> None:
+    """Leave what start-up made out of garbage collection, and collect what is old a hundredth as often.
+
+    Sessions are many long-lived objects and hardly any garbage. With Python's own thresholds and 1,000 calls in flight,
+    walking them all took a quarter of the CPU of every call and stopped the loop for 400 ms at a time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(2_000, 20, 100)
+
+
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["certify"]:
@@ -51,7 +63,9 @@ def main(argv: list[str] | None = None) -> None:
     # The server raises the signal that stopped it once more when it is done; a clean stop is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
-    serve.run(GatewayApp(chosen), chosen, service="gateway", drain_s=chosen.drain_s)
+    app = GatewayApp(chosen)
+    _rarely_collect_all()
+    serve.run(app, chosen, service="gateway", drain_s=chosen.drain_s)
 
 
 if __name__ == "__main__":
