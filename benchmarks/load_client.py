@@ -160,7 +160,7 @@ class _Load:
 
 async def run_load(
     url: str, calls: Iterable[Call], *, in_flight: int, timeout_s: float = 60.0, deadline_s: float = 120.0,
-    keeps: bool = False,
+    keeps: bool = False, ramp_s: float = 0.0,
 ) -> LoadResult:  # fmt: skip
     """Make the calls, ``in_flight`` at a time, and count.
 
@@ -168,6 +168,7 @@ async def run_load(
         timeout_s: a call that takes longer is given up, its connection closed and replaced.
         deadline_s: no call begins later.
         keeps: keep each answer's body, framing included.
+        ramp_s: connections are opened evenly over so long.
 
     Raises:
         OSError: the server takes no connection.
@@ -185,10 +186,12 @@ async def run_load(
         _, connection = await loop.create_connection(lambda: _Connection(load), host, port)
         load.open.add(connection)
 
-    for _ in range(in_flight):
+    for n in range(in_flight):
         if load.out:
             break
         await connect()
+        if (early := began + ramp_s * n / in_flight - time.perf_counter()) > 0:
+            await asyncio.sleep(early)
     while True:
         load.ended.clear()
         missing, load.replacements = load.replacements, 0

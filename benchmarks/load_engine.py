@@ -57,7 +57,7 @@ class Script:
     tick_s: float = 0.01
     """Between two events of a stream."""
     delay_s: float = 0.0
-    """Before a whole answer."""
+    """Before a whole answer, on average: between half of it and half as much again, evenly spread."""
     routing_bytes: int = 0
     """Expert routing per token, base64 in the answer as vLLM sends it; 0: none."""
 
@@ -334,7 +334,8 @@ class Connection(asyncio.Protocol):
     def _later(self, answer: bytes) -> None:
         delay = self._engine.answers.script.delay_s
         if delay:
-            asyncio.get_running_loop().call_later(delay, self.write, answer)
+            spread = 0.5 + self._engine.calls * 0.618034 % 1
+            asyncio.get_running_loop().call_later(delay * spread, self.write, answer)
         else:
             self.write(answer)
 

@@ -86,13 +86,19 @@ class Bench:
 
     async def load(
         self, sessions: list[str], payload: bytes, *, in_flight: int, timeout_s: float = 60, deadline_s: float = 60,
-        keeps: bool = False,
+        keeps: bool = False, ramp_s: float = 0,
     ) -> Cost:  # fmt: skip
         """One call in each session, and its cost."""
         calls: Iterator[Call] = (self.call(s, payload) for s in sessions)
         before, began = await self.tally(), self.gateway.cpu_s()
         result = await run_load(
-            self.url, calls, in_flight=in_flight, timeout_s=timeout_s, deadline_s=deadline_s, keeps=keeps
+            self.url,
+            calls,
+            in_flight=in_flight,
+            timeout_s=timeout_s,
+            deadline_s=deadline_s,
+            keeps=keeps,
+            ramp_s=ramp_s,
         )
         cpu_s, after = self.gateway.cpu_s() - began, await self.tally()
         return Cost(cpu_s, result, after["calls"] - before["calls"], after["captured"] - before["captured"])

@@ -144,18 +144,19 @@ async def routing(bench: Bench, size: Size) -> Numbers:
 
 
 async def in_flight(bench: Bench, size: Size) -> Numbers:
-    """So many calls at once of an engine that takes 2 s for each, with a health check every 50 ms beside them."""
+    """So many calls at once of an engine that takes 1 to 3 s for each, begun over 2 s, with a health check every 200 ms
+    beside them."""
     found: Numbers = {}
     payload = body(user(2048))
     for count in size.in_flight:
         await bench.script(Script(delay_s=2.0))
-        sessions = await bench.sessions(count * 3)
+        sessions = await bench.sessions(count * 5)
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             health = group.create_task(
-                probe(bench.url, bench.subject.health, every_s=0.05, timeout_s=10, stop=stop), name="health"
+                probe(bench.url, bench.subject.health, every_s=0.2, timeout_s=10, stop=stop), name="health"
             )
-            cost = await bench.load(sessions, payload, in_flight=count, timeout_s=30, deadline_s=size.load_s)
+            cost = await bench.load(sessions, payload, in_flight=count, timeout_s=30, deadline_s=size.load_s, ramp_s=2)
             stop.set()
         waits, missed = health.result()
         name = f"in_flight_{count}"
