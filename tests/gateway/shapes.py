@@ -54,7 +54,8 @@ def _parted(event: dict[str, Any]) -> list[dict[str, Any]]:
     if choice["finish_reason"] is None or not choice.get("delta", {}).get("tool_calls"):
         return [event]
     carried = {k: v for k, v in choice.items() if k != "stop_reason"} | {"finish_reason": None}
-    return [event | {"choices": [carried]}, event | {"choices": [choice | {"delta": {}}]}]
+    earlier = {k: v for k, v in event.items() if k != "system_fingerprint"}  # which only a last event carries
+    return [earlier | {"choices": [carried]}, event | {"choices": [choice | {"delta": {}}]}]
 
 
 def _check_running_usage(run: list[dict[str, Any]]) -> None:
