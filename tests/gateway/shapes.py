@@ -40,22 +40,11 @@ def merged(events: list[Any]) -> list[str]:
         if choice.get("delta") == {"content": None} and choice["finish_reason"] is None:
             continue  # what is left of tool calls the agent did not want; as many as the engine sent pieces
         run = streams.setdefault(choice["index"], [])
-        for part in _parted(event):
-            if not (run and _joined(run[-1], part)):
-                run.append(part)
+        if not (run and _joined(run[-1], event)):
+            run.append(event)
     for run in streams.values():
         _check_running_usage(run)
     return [json.dumps(e) for _, run in sorted(streams.items()) for e in run] + [json.dumps(e) for e in rest]
-
-
-def _parted(event: dict[str, Any]) -> list[dict[str, Any]]:
-    """A choice's last event that still carries a tool call, as two: the engine sends one or two as its load will."""
-    (choice,) = event["choices"]
-    if choice["finish_reason"] is None or not choice.get("delta", {}).get("tool_calls"):
-        return [event]
-    carried = {k: v for k, v in choice.items() if k != "stop_reason"} | {"finish_reason": None}
-    earlier = {k: v for k, v in event.items() if k != "system_fingerprint"}  # which only a last event carries
-    return [earlier | {"choices": [carried]}, event | {"choices": [choice | {"delta": {}}]}]
 
 
 def _check_running_usage(run: list[dict[str, Any]]) -> None:
@@ -106,6 +95,7 @@ def _moved(x: dict[str, Any], y: dict[str, Any], key: str) -> bool:
     same = calls and more and len(calls) == len(more) == 1 and set(more[0]) == {"index", "function"}
     if not same or calls[0]["index"] != more[0]["index"] or set(more[0]["function"]) != {"arguments"}:
         return False
-    function = calls[0]["function"]
-    function["arguments"] = function.get("arguments", "") + y.pop("tool_calls")[0]["function"]["arguments"]
+    if "arguments" not in calls[0]["function"]:
+        return False
+    calls[0]["function"]["arguments"] += y.pop("tool_calls")[0]["function"]["arguments"]
     return True
