@@ -1,7 +1,8 @@
 """Turns, sequences, trajectories and the ledger: what the gateway captured and what a trainer trains on.
 
 Arrays are packed (``array.array``): token ids ``'i'`` int32, log-probs ``'f'`` float32, masks ``'B'`` uint8, policy
-versions ``'i'`` int32. Lengths that must agree are checked when a value is made.
+versions ``'i'`` int32, routed experts ``'B'`` uint8 or ``'H'`` uint16. Lengths that must agree are checked when a
+value is made.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rollway_wire.problems import ContractViolation
+from rollway_wire.routing import RoutedExperts, Rows, check_spans, joined
 
 IDS, LOGPROBS, MASK, VERSIONS = "i", "f", "B", "i"
 NO_VERSION = -1
@@ -56,7 +58,8 @@ class Turn:
 
     Raises:
         ContractViolation: a complete turn whose ids and log-probs differ in length, are empty, are not finite, or are
-            on the wrong side of 0.
+            on the wrong side of 0; routed experts that do not end at the last row, do not begin within the prompt, or
+            are there in spite of ``unrouted``.
     """
 
     turn_id: str
@@ -85,6 +88,11 @@ class Turn:
     ended_at: float
     incomplete: str | None = None
     """Why this turn may not train; None when the evidence is whole."""
+    routed_experts: RoutedExperts | None = None
+    """Rows up to that of the last token but one, the last row there is; None: not kept, or see ``unrouted``."""
+    unrouted: str | None = None
+    """Why there are no routed experts although they were to be kept: the turn trains, but its routing cannot be
+    replayed."""
 
     def __post_init__(self) -> None:
         _expect("prompt_token_ids", self.prompt_token_ids, IDS)
@@ -99,6 +107,18 @@ class Turn:
                 )
             _expect_ids(f"turn {self.turn_id}", self.prompt_token_ids, self.completion_token_ids)
             _expect_logprobs(f"turn {self.turn_id}", self.logprobs)
+        if (routed := self.routed_experts) is not None:
+            prompt, last = len(self.prompt_token_ids), self.length - 1
+            if routed.end != last or routed.start >= prompt or self.unrouted is not None:
+                raise ContractViolation(
+                    f"turn {self.turn_id}: routed experts of rows {routed.start} to {routed.end} for a prompt of "
+                    f"{prompt} and {last + 1} tokens in all; unrouted: {self.unrouted}"
+                )
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and completion."""
+        return len(self.prompt_token_ids) + len(self.completion_token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +131,8 @@ class Sequence:
 
     Raises:
         ContractViolation: unequal lengths, a mask other than 0 and 1, a first token with mask 1 (a row needs a prompt),
-            nothing to train, a token id below 0, or a log-prob that is not finite or above 0.
+            nothing to train, a token id below 0, a log-prob that is not finite or above 0, or ``routing`` that is not
+            a row for each token but the last.
     """
 
     token_ids: array[int]
@@ -120,6 +141,11 @@ class Sequence:
     policy_versions: array[int]
     turn_ids: tuple[str, ...]
     """The turns whose sampled tokens this row trains, in order."""
+    routing: tuple[Rows, ...] | None = None
+    """Where its routed experts are, a row for each token but the last: `Trajectory.routed_experts` puts them together.
+    None: they were not kept, or see ``unrouted``."""
+    unrouted: str | None = None
+    """Why its routing cannot be replayed although it was to be kept. Whole or not at all: no row is made up."""
 
     def __post_init__(self) -> None:
         _expect("token_ids", self.token_ids, IDS)
@@ -135,6 +161,10 @@ class Sequence:
             raise ContractViolation("a sequence's loss_mask holds a value other than 0 and 1")
         _expect_ids("sequence", self.token_ids)
         _expect_logprobs("sequence", self.logprobs)
+        if self.routing is not None:
+            check_spans(self.routing, n)
+            if self.unrouted is not None:
+                raise ContractViolation(f"a sequence has routing and is unrouted: {self.unrouted}")
 
     @property
     def prompt_length(self) -> int:
@@ -175,7 +205,12 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """All that a session's model calls left behind."""
+    """All that a session's model calls left behind.
+
+    Raises:
+        ContractViolation: a sequence takes routed experts from a turn that is not here, does not hold them, did not
+            begin with the sequence's tokens, or has them in another form.
+    """
 
     session_id: str
     mode: Literal["mirror", "exact"]
@@ -187,3 +222,32 @@ class Trajectory:
     """Why the session may not train as a whole; None when every call's evidence is whole."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """JSON values: sampling parameters enforced, template certificate, counts of drift events."""
+
+    def __post_init__(self) -> None:
+        routed = [s for s in self.sequences if s.routing is not None]
+        if routed:
+            by_id = {turn.turn_id: turn for turn in self.turns}
+            for sequence in routed:
+                _expect_routing(sequence, by_id)
+
+    def routed_experts(self, sequence: Sequence) -> RoutedExperts | None:
+        """All rows of one of its sequences, in one piece; None where the sequence has none."""
+        if sequence.routing is None:
+            return None
+        by_id = {turn.turn_id: turn.routed_experts for turn in self.turns}
+        return joined((value, span) for span in sequence.routing if (value := by_id[span.turn_id]) is not None)
+
+
+def _expect_routing(sequence: Sequence, turns: Mapping[str, Turn]) -> None:
+    tokens, form = sequence.token_ids.tobytes(), None
+    for span in sequence.routing or ():
+        turn = turns.get(span.turn_id)
+        routed = None if turn is None else turn.routed_experts
+        if turn is None or routed is None or span.start < routed.start or span.end > routed.end:
+            raise ContractViolation(f"turn {span.turn_id} does not hold rows {span.start} to {span.end}")
+        read = turn.prompt_token_ids.tobytes() + turn.completion_token_ids.tobytes()
+        if not tokens.startswith(memoryview(read)[: 4 * span.end]):
+            raise ContractViolation(f"turn {span.turn_id} is routed for other tokens than the sequence's")
+        form = form or routed.form
+        if routed.form != form:
+            raise ContractViolation(f"turn {span.turn_id} is routed in the form {routed.form}, others in {form}")

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rollway_wire import batch, codec, failures, gateway, ids, problems, rollout
+from rollway_wire.routing import RoutedExperts, Rows
 from rollway_wire.tokens import NO_VERSION, Ledger, Sequence, Trajectory, Turn
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -51,6 +52,30 @@ def trajectory() -> Trajectory:
         session_id=SESSION, mode="mirror", turns=(turn(), aborted), sequences=(sequence(),),
         ledger=Ledger(sampled=3, trained=2, lost=1), incomplete="turn t-1 is incomplete",
         metadata={"sampling_params": {"temperature": 1.0}, "note": "größer"},
+    )  # fmt: skip
+
+
+def routed_trajectory() -> Trajectory:
+    """Two turns, the second going on from the first, routed through 1 layer to 2 experts of more than 256."""
+    first = turn(routed_experts=RoutedExperts(layers=1, top_k=2, data=array("H", [0, 1, 2, 3, 4, 5, 6, 300])))
+    second = turn(
+        turn_id="t-1", call_id="c-1", index=1, prompt_token_ids=array("i", [1, 4093, 198, 36, 2, 9, 10]),
+        routed_experts=RoutedExperts(
+            start=4, after="t-0", layers=1, top_k=2, data=array("H", [8, 9, 10, 11, 12, 13, 14, 15])
+        ),
+    )  # fmt: skip
+    third = turn(turn_id="t-2", call_id="c-2", index=2, unrouted="the engine returned no routed experts")
+    row = Sequence(
+        token_ids=second.prompt_token_ids + second.completion_token_ids,
+        loss_mask=array("B", [0, 0, 0, 1, 1, 0, 0, 1, 1]),
+        logprobs=array("f", [0.0, 0.0, 0.0, -0.25, -1.5, 0.0, 0.0, -0.25, -1.5]),
+        policy_versions=array("i", [-1, -1, -1, 3, 3, -1, -1, 3, 3]), turn_ids=("t-0", "t-1"),
+        routing=(Rows("t-0", 0, 4), Rows("t-1", 4, 8)),
+    )  # fmt: skip
+    unrouted = sequence(turn_ids=("t-2",), unrouted="turn t-2: the engine returned no routed experts")
+    return Trajectory(
+        session_id=SESSION, mode="exact", turns=(first, second, third), sequences=(row, unrouted),
+        ledger=Ledger(sampled=6, trained=6), incomplete=None, metadata={},
     )  # fmt: skip
 
 
@@ -132,6 +157,7 @@ TREES: dict[str, Any] = {
     "turn": codec.turn_tree(turn()),
     "sequence": codec.sequence_tree(sequence()),
     "trajectory": codec.trajectory_tree(trajectory()),
+    "trajectory_routed": codec.trajectory_tree(routed_trajectory()),
     "results_page_packed": {
         "results": [{"rollout": RESULT.model_dump(mode="json"), "trajectory": codec.trajectory_tree(trajectory())}],
         "cursor": 1,
@@ -174,6 +200,7 @@ LOADERS: dict[str, Callable[[Any], Any]] = {
     "turn": codec.load_turn,
     "sequence": codec.load_sequence,
     "trajectory": codec.load_trajectory,
+    "trajectory_routed": codec.load_trajectory,
 }
 
 

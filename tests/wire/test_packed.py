@@ -20,10 +20,11 @@ from tests.wire.examples import TREES
 ints = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=9).map(lambda v: array("i", v))
 floats = st.lists(st.floats(width=32, allow_nan=False), max_size=9).map(lambda v: array("f", v))
 masks = st.lists(st.integers(0, 255), max_size=9).map(lambda v: array("B", v))
+shorts = st.lists(st.integers(0, 65535), max_size=9).map(lambda v: array("H", v))
 keys = st.one_of(st.text(max_size=6), st.sampled_from(["$array", "$$array", "$$$array", "a$array"]))
 trees = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False),
-              st.text(max_size=9), st.sampled_from(["$array", '"$array"']), ints, floats, masks),
+              st.text(max_size=9), st.sampled_from(["$array", '"$array"']), ints, floats, masks, shorts),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(keys, inner, max_size=3)),
     max_leaves=12,
 )  # fmt: skip
