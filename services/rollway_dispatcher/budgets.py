@@ -1,19 +1,18 @@
 """Who is admitted next: the concurrency budgets, and the order in which batches and groups get room.
 
 Batches take turns, one group a turn, so that a small batch is not stuck behind a large one. Within a batch, groups go
-in order and a group's rollouts next to one another; a retry goes before everything not yet started, because its group
-is the nearest to completion.
+in order and a group's rollouts next to one another; what is under way goes before everything not yet started, the group
+nearest to completion first (`line.py`).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rollway_dispatcher.order import Room
 from rollway_dispatcher.retry import pause_s
-from rollway_dispatcher.rollout import Batch, Rollout
+from rollway_dispatcher.rollout import Batch, Rollout, Standing
 from rollway_wire.batch import RolloutState
 
 
@@ -49,6 +48,8 @@ class Budgets:
     def __init__(self, max_concurrent: int) -> None:
         self.max_concurrent = max_concurrent
         self.alive = 0
+        self.pressed: set[str] = set()
+        """Pools whose engines have more than they can serve: nothing new is admitted for them."""
         self._runtimes: dict[str, RuntimeBudget] = {}
         self._turn = 0
 
@@ -66,7 +67,7 @@ class Budgets:
 
     def admit(self, batches: Iterable[Batch], now: float, admit: Callable[[Rollout], None]) -> None:
         """Call ``admit`` for each rollout there is room for, in turn."""
-        waiting = [b for b in batches if _due(b, now)]
+        waiting = [b for b in batches if b.line.front(now) is not None]
         if not waiting:
             return
         first = self._turn % len(waiting)
@@ -77,50 +78,45 @@ class Budgets:
 
     def _admit_group(self, batch: Batch, now: float, admit: Callable[[Rollout], None]) -> bool:
         """Admit the rest of the group in front. False: nothing more of this batch fits or waits."""
-        group = batch.ready[0].group
-        while batch.ready and batch.ready[0].group == group:
+        front = batch.line.front(now)
+        group = None if front is None else batch.groups[front.group]
+        if group is not None and not (group.begun or self._fits_whole(batch, group)):
+            return False
+        while front is not None and batch.groups[front.group] is group:
             if not self._fits(batch, now):
                 return False
-            admit(batch.ready.popleft())
-            _drop_stale(batch)
-        return bool(batch.ready)
+            group.begun = True
+            admit(batch.line.pop())
+            front = batch.line.front(now)
+        return front is not None
 
     def _fits(self, batch: Batch, now: float) -> bool:
+        if batch.order.capture is not None and batch.order.capture.pool in self.pressed:
+            return False
+        return self._spare(batch) > 0 and self.runtime(batch).has_room(now)
+
+    def _fits_whole(self, batch: Batch, group: Standing) -> bool:
+        """Whether a group may begin. One larger than all the room there can ever be begins when that is empty."""
+        if batch.order.policy.admission == "stream":
+            return True
+        runtime = self.runtime(batch)
+        if runtime.room.alive is not None and runtime.room.alive - runtime.alive < min(group.open, runtime.room.alive):
+            return False
+        return self._spare(batch) >= min(group.open, self._limit(batch))
+
+    def _spare(self, batch: Batch) -> int:
         own = batch.order.limits.max_concurrent
-        return (
-            self.alive < self.max_concurrent
-            and (own is None or batch.alive < own)
-            and self.runtime(batch).has_room(now)
-        )
+        spare = self.max_concurrent - self.alive
+        return spare if own is None else min(spare, own - batch.alive)
+
+    def _limit(self, batch: Batch) -> int:
+        own = batch.order.limits.max_concurrent
+        return self.max_concurrent if own is None else min(own, self.max_concurrent)
 
     def next_pause_end(self, batches: Iterable[Batch], now: float) -> float:
         """When a paused runtime that something waits for may be asked again; infinity for none."""
-        ends = (self.runtime(b).paused_until for b in batches if b.ready)
+        ends = (self.runtime(b).paused_until for b in batches if b.line.front(now) is not None)
         return min((t for t in ends if t > now), default=float("inf"))
 
 
 ALIVE = frozenset({RolloutState.STARTING, RolloutState.RUNNING, RolloutState.COLLECTING})
-
-
-def enqueue(batch: Batch, rollout: Rollout, now: float) -> None:
-    """Put a pending rollout where it waits: at the front when it has been admitted before, else in order."""
-    if rollout.not_before > now:
-        heapq.heappush(batch.delayed, (rollout.not_before, rollout.ordinal, rollout))
-    elif rollout.session_id is None:
-        batch.ready.append(rollout)
-    else:
-        batch.ready.appendleft(rollout)
-
-
-def _due(batch: Batch, now: float) -> bool:
-    """Move what has become due to the front of the line; whether anything waits in it."""
-    while batch.delayed and batch.delayed[0][0] <= now:
-        batch.ready.appendleft(heapq.heappop(batch.delayed)[2])
-    _drop_stale(batch)
-    return bool(batch.ready)
-
-
-def _drop_stale(batch: Batch) -> None:
-    """Rollouts cancelled or noticed while they waited are still in line; nothing but their state says so."""
-    while batch.ready and batch.ready[0].state is not RolloutState.PENDING:
-        batch.ready.popleft()

@@ -12,7 +12,16 @@ import orjson
 from pydantic import BaseModel, ConfigDict
 
 from rollway_dispatcher.settings import DispatcherSettings
-from rollway_wire.batch import AgentCoreRuntime, BatchRequest, Capture, HttpRuntime, Limits, ProcessRuntime, RuntimeSpec
+from rollway_wire.batch import (
+    AgentCoreRuntime,
+    BatchRequest,
+    Capture,
+    HttpRuntime,
+    Limits,
+    Policy,
+    ProcessRuntime,
+    RuntimeSpec,
+)
 from rollway_wire.problems import Forbidden, Unprocessable
 
 OURS = frozenset({"exp_id", "input_id", "s3_bucket", "report", "model_id", "sampling_params"})
@@ -34,6 +43,7 @@ class Order(BaseModel):
     capture: Capture | None
     rollout: dict[str, Any]
     limits: Limits
+    policy: Policy = Policy()
     require_rewards: bool
     s3_bucket: str
 

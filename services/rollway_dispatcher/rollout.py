@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rollway_dispatcher.line import Line
 from rollway_dispatcher.order import Order, Room, room_of
 from rollway_wire.batch import Group, RolloutState, Timings
 from rollway_wire.failures import Failure
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Rollout:
     """One rollout. `ordinal` is its place in the batch; group by group, index by index."""
 
@@ -63,7 +63,32 @@ class Rollout:
         self.admitted_at = self.invoked_at = self.started_at = self.noticed_at = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
+class Standing:
+    """How far one group is."""
+
+    first: int
+    """Ordinal of its first rollout; the others follow it."""
+    size: int
+    """Rollouts in all, extras included."""
+    wanted: int
+    """Results that decide it: its ``n``."""
+    succeeded: int = 0
+    open: int = 0
+    """Not terminal, and not held back."""
+    held: list[Rollout] = field(default_factory=list)
+    """Extras that have not been let in, the next one last."""
+    begun: bool = False
+    """One of it has been admitted."""
+    decided: bool = False
+    """It has what it wants, and the rest of it was cancelled."""
+
+    @property
+    def lacking(self) -> int:
+        return max(0, self.wanted - self.succeeded)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Batch:
     """One batch under way. Finished rollouts are on disk, not here."""
 
@@ -81,10 +106,14 @@ class Batch:
     cancelled: bool = False
     contract_error: str | None = None
     finished_at: float | None = None
-    ready: deque[Rollout] = field(default_factory=deque)
-    """Pending and due, in order of admission."""
-    delayed: list[tuple[float, int, Rollout]] = field(default_factory=list)
-    """Pending and not yet due: a heap by time."""
+    groups: list[Standing]
+    """By the group's position in the request."""
+    durations: list[float] = field(default_factory=list)
+    """Seconds from receipt to result of each that succeeded; kept where hedging asks for their median."""
+    held: int = 0
+    """Extras held back, over all groups."""
+    past_deadline: bool = False
+    line: Line = field(init=False)
     running: dict[int, Rollout] = field(default_factory=dict)
     alive: int = 0
     """Starting, running or collecting."""
@@ -93,7 +122,7 @@ class Batch:
     room: Room = field(init=False)
 
     def __post_init__(self) -> None:
-        self.room = room_of(self.order.runtime)
+        self.room, self.line = room_of(self.order.runtime), Line()
 
     @property
     def batch_id(self) -> str:
@@ -103,8 +132,11 @@ class Batch:
 def fresh_batch(order: Order, groups: Iterable[Group], now: float) -> Batch:
     """A batch as it arrives: every rollout pending, in order."""
     rollouts: dict[int, Rollout] = {}
+    standings = []
     for position, g in enumerate(groups):
-        for index in range(g.n):
+        size = g.n + order.policy.extra
+        standings.append(Standing(len(rollouts), size, g.n))
+        for index in range(size):
             n = len(rollouts)
             rollouts[n] = Rollout(batch_id=order.batch_id, ordinal=n, group=position, group_id=g.group_id, index=index)
-    return Batch(order=order, total=len(rollouts), created_at=now, rollouts=rollouts)
+    return Batch(order=order, total=len(rollouts), created_at=now, rollouts=rollouts, groups=standings)

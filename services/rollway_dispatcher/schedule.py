@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
-from rollway_dispatcher.budgets import Budgets, enqueue
+from rollway_dispatcher import policy
+from rollway_dispatcher.budgets import Budgets
 from rollway_dispatcher.lifecycle import Duty, Trigger, next_move
 from rollway_dispatcher.retry import retry_delay_s
 from rollway_dispatcher.rollout import Batch, Rollout
@@ -28,6 +29,7 @@ from rollway_dispatcher.step import (
     News,
     Outcome,
     Poll,
+    Pressure,
     Published,
     Start,
     StartFailed,
@@ -36,13 +38,14 @@ from rollway_dispatcher.step import (
     Stopped,
     Watch,
 )  # fmt: skip
-from rollway_wire.batch import RolloutState
+from rollway_dispatcher.timers import Timers
+from rollway_wire.batch import TERMINAL, RolloutState
 from rollway_wire.failures import Failure, FailureType
 
 REWARDLESS_LIMIT = 8
 """Results in a row without usable rewards, and none with, after which the agent is taken not to return any."""
 SCAN_EVERY_S = 0.2
-"""Running rollouts are searched for silence and time-outs at most this often: the search is linear."""
+"""What is overdue is looked for at most this often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class Scheduler:
         """The rollouts that have a session, by its id."""
         self._stop_of: dict[str, str] = {}
         self._next_scan = 0.0
-        self._next_deadline = float("inf")
+        self._timers = Timers()
+        """Of sessions (silence, time limit) and of batches (deadline, hedge), by their ids."""
         self._step = Step()
 
     def step(self, now: float) -> Step:
@@ -75,9 +79,9 @@ class Scheduler:
 
     def wake_at(self, now: float) -> float:
         """Unix seconds at which `step` has something to do even without news."""
-        delayed = min((b.delayed[0][0] for b in self.batches.values() if b.delayed), default=float("inf"))
+        delayed = min((b.line.next_due() for b in self.batches.values()), default=float("inf"))
         pause = self._budgets.next_pause_end(self.batches.values(), now)
-        return min(delayed, pause, max(self._next_deadline, self._next_scan))
+        return min(delayed, pause, max(self._timers.soonest(), self._next_scan))
 
     def heard(self, session_id: str, now: float) -> bool:
         """Note a sign of life. True when it is the attempt's first, which `Heard` must then make durable."""
@@ -129,7 +133,7 @@ class Scheduler:
             case Heard(session_id):
                 if (r := self.sessions.get(session_id)) is not None and not r.reports:
                     r.reports, r.started_at, r.heard_at = True, now, now
-                    self._next_deadline = min(self._next_deadline, now + self._patience.heartbeat_window_s)
+                    self._timers.set(now + self._patience.heartbeat_window_s, session_id)
                     self._step.rollouts[r.rollout_id] = r
             case Happened(session_id, trigger, failure):
                 if (r := self.sessions.get(session_id)) is not None:
@@ -140,24 +144,28 @@ class Scheduler:
             case Collected(session_id, outcome):
                 if (r := self.sessions.get(session_id)) is not None:
                     self._collected(r, outcome, now)
+            case Pressure(pool, pressed):
+                (self._budgets.pressed.add if pressed else self._budgets.pressed.discard)(pool)
             case _:
                 assert_never(news)
 
     def _enlist(self, batch: Batch, now: float) -> None:
         self.batches[batch.batch_id] = batch
-        waiting_again: list[Rollout] = []
+        policy.take_up(batch)
         for r in batch.rollouts.values():
             self._budgets.account(batch, RolloutState.PENDING, r.state)
             if r.state is RolloutState.RUNNING:
                 batch.running[r.ordinal] = r
+                self._timers.set(now, r.session_id or "")
             if r.session_id is not None:
                 self.sessions[r.session_id] = r
-            if r.state is RolloutState.PENDING and r.session_id is None:
-                enqueue(batch, r, now)
-            elif r.state is RolloutState.PENDING:
-                waiting_again.append(r)
-        for r in reversed(waiting_again):  # each goes to the front
-            enqueue(batch, r, now)
+            standing = batch.groups[r.group]
+            if r.state is RolloutState.PENDING and r not in standing.held:
+                batch.line.join(r, now, lacking=None if r.session_id is None else standing.lacking)
+        if batch.order.policy.deadline_s is not None:
+            self._timers.set(batch.created_at + batch.order.policy.deadline_s, batch.batch_id)
+        for group in range(len(batch.groups)):
+            self._weigh(batch, group, now)
 
     def _happened(self, r: Rollout, trigger: Trigger, failure: Failure | None, now: float) -> None:
         if trigger is Trigger.INVOKED:
@@ -176,7 +184,7 @@ class Scheduler:
             r.refused_since = r.refused_since or now
             if now - r.refused_since < self._patience.throttle_patience_s:
                 self._move(r, Trigger.REFUSED, now)
-                enqueue(batch, r, now)
+                batch.line.join(r, now, lacking=batch.groups[r.group].lacking)
                 return
         self._fail(r, failure, Trigger.START_RETRIED, Trigger.START_FAILED, None, now)
 
@@ -198,11 +206,11 @@ class Scheduler:
     ) -> None:
         batch = self.batches[r.batch_id]
         delay = retry_delay_s(failure.type, r.attempt, batch.order.limits.max_attempts)
-        if delay is not None:
+        if delay is not None and not batch.past_deadline:
             self._move(r, again, now)
             r.begin_attempt(self._new_session_id(), now + delay)
             self.sessions[r.session_id or ""] = r
-            enqueue(batch, r, now)
+            batch.line.join(r, now, lacking=batch.groups[r.group].lacking)
             return
         r.failure = failure
         self._move(r, final, now, outcome)
@@ -220,11 +228,15 @@ class Scheduler:
         batch.cancelled = True
         self._step.batches[batch.batch_id] = batch
         for r in list(batch.rollouts.values()):
-            r.failure = Failure(type=FailureType.CANCELLED, message=reason)
-            self._move(r, Trigger.CANCELLED, now)
-        batch.ready.clear()
-        batch.delayed.clear()
+            self._cancel_one(r, reason, now)
+        batch.line.clear()
         self._finish_if_done(batch, now)
+
+    def _cancel_one(self, r: Rollout, reason: str, now: float) -> None:
+        if r.state in TERMINAL:
+            return
+        r.failure = Failure(type=FailureType.CANCELLED, message=reason)
+        self._move(r, Trigger.CANCELLED, now)
 
     def _confirm_stop(self, session_id: str, now: float) -> None:
         batch = self.batches.get(self._stop_of.pop(session_id, ""))
@@ -239,22 +251,73 @@ class Scheduler:
         if now < self._next_scan:
             return
         self._next_scan = now + SCAN_EVERY_S
-        window, soonest = self._patience.heartbeat_window_s, float("inf")
-        for batch in list(self.batches.values()):
-            limit = batch.order.limits.rollout_timeout_s
-            for r in list(batch.running.values()):
-                time_up = (r.invoked_at or now) + limit
-                silent = r.heard_at + window if r.reports else float("inf")
-                if now >= time_up:
-                    failure = Failure(type=FailureType.TIMED_OUT, message=f"no result within {limit:g} s")
-                elif now >= silent:
-                    message = f"the agent stopped reporting {now - r.heard_at:.1f} s ago and saved no result"
-                    failure = Failure(type=FailureType.AGENT_DIED, message=message)
-                else:
-                    soonest = min(soonest, time_up, silent)
-                    continue
-                self._happened(r, Trigger.SUSPECTED, failure, now)
-        self._next_deadline = soonest
+        for key in list(self._timers.due(now)):
+            if (batch := self.batches.get(key)) is not None:
+                self._batch_due(batch, now)
+            elif (r := self.sessions.get(key)) is not None and r.state is RolloutState.RUNNING:
+                self._session_due(r, now)
+
+    def _session_due(self, r: Rollout, now: float) -> None:
+        limit = self.batches[r.batch_id].order.limits.rollout_timeout_s
+        time_up = (r.invoked_at or now) + limit
+        silent = r.heard_at + self._patience.heartbeat_window_s if r.reports else float("inf")
+        if now >= time_up:
+            failure = Failure(type=FailureType.TIMED_OUT, message=f"no result within {limit:g} s")
+        elif now >= silent:
+            message = f"the agent stopped reporting {now - r.heard_at:.1f} s ago and saved no result"
+            failure = Failure(type=FailureType.AGENT_DIED, message=message)
+        else:
+            self._timers.set(min(time_up, silent), r.session_id or "")
+            return
+        self._happened(r, Trigger.SUSPECTED, failure, now)
+
+    def _batch_due(self, batch: Batch, now: float) -> None:
+        """Its deadline, or its last rollout may be hedged."""
+        deadline_s = batch.order.policy.deadline_s
+        if deadline_s is not None and now >= batch.created_at + deadline_s and not batch.past_deadline:
+            self._end_by_deadline(batch, deadline_s, now)
+        self._hedge(batch, now)
+
+    def _end_by_deadline(self, batch: Batch, deadline_s: float, now: float) -> None:
+        batch.past_deadline = True
+        for r in list(batch.rollouts.values()):
+            if r.state is RolloutState.RUNNING:
+                message = f"no result by the batch's deadline of {deadline_s:g} s"
+                self._happened(r, Trigger.SUSPECTED, Failure(type=FailureType.TIMED_OUT, message=message), now)
+            elif r.state in (RolloutState.PENDING, RolloutState.STARTING):
+                self._cancel_one(r, f"not running by the batch's deadline of {deadline_s:g} s", now)
+
+    # The policy of a batch.
+
+    def _weigh(self, batch: Batch, group: int, now: float) -> None:
+        """A result came, or the batch was taken up: end a decided group, let in what another one needs."""
+        standing = batch.groups[group]
+        if batch.cancelled or standing.decided:
+            return
+        if standing.lacking == 0:
+            standing.decided = True
+            for ordinal in range(standing.first, standing.first + standing.size):
+                if (r := batch.rollouts.get(ordinal)) is not None:
+                    self._cancel_one(r, f"surplus: its group has the {standing.wanted} results it wants", now)
+            self._hedge(batch, now)
+            return
+        while standing.held and standing.open < standing.lacking and not batch.past_deadline:
+            self._let_in(batch, group, now)
+        self._hedge(batch, now)
+
+    def _let_in(self, batch: Batch, group: int, now: float) -> None:
+        r = policy.let_in(batch, group)
+        batch.line.join(r, now, lacking=batch.groups[group].lacking)
+
+    def _hedge(self, batch: Batch, now: float) -> None:
+        last = policy.straggler(batch)
+        if last is None or batch.cancelled or batch.past_deadline:
+            return
+        at = policy.hedge_at(batch, last)
+        if now >= at:
+            self._let_in(batch, last.group, now)
+        elif at != float("inf"):
+            self._timers.set(at, batch.batch_id)
 
     # Changing state.
 
@@ -275,11 +338,16 @@ class Scheduler:
         self._step.rollouts[r.rollout_id] = r
         if move.to is RolloutState.RUNNING:
             batch.running[r.ordinal] = r
-            self._next_deadline = min(self._next_deadline, now)
+            self._timers.set(self._first_look(batch, r, now), r.session_id or "")
+            self._hedge(batch, now)
         else:
             batch.running.pop(r.ordinal, None)
         for duty in move.duties:
             self._discharge(duty, batch, r, now, outcome)
+
+    def _first_look(self, batch: Batch, r: Rollout, now: float) -> float:
+        time_up = now + batch.order.limits.rollout_timeout_s
+        return min(time_up, now + self._patience.heartbeat_window_s) if r.reports else time_up
 
     def _discharge(self, duty: Duty, batch: Batch, r: Rollout, now: float, outcome: Outcome | None) -> None:
         session_id = r.session_id or ""
@@ -308,6 +376,8 @@ class Scheduler:
         self._step.batches[batch.batch_id] = batch
         del batch.rollouts[r.ordinal]
         self.sessions.pop(r.session_id or "", None)
+        policy.count(batch, r)
+        self._weigh(batch, r.group, now)
         self._finish_if_done(batch, now)
 
     def _finish_if_done(self, batch: Batch, now: float) -> None:

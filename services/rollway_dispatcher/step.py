@@ -76,7 +76,15 @@ class CancelBatch:
     reason: str
 
 
-News = Arrived | Happened | StartFailed | Collected | Heard | Stopped | CancelBatch
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """The engines of a pool have more than they can serve, or no longer."""
+
+    pool: str
+    pressed: bool
+
+
+News = Arrived | Happened | StartFailed | Collected | Heard | Stopped | CancelBatch | Pressure
 
 
 # What to do, once written.

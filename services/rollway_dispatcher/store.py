@@ -17,7 +17,7 @@ import orjson
 
 from rollway_dispatcher import schema
 from rollway_dispatcher.order import Order
-from rollway_dispatcher.rollout import Batch
+from rollway_dispatcher.rollout import Batch, Standing
 from rollway_dispatcher.step import Step, Stop
 from rollway_wire.batch import TERMINAL, BatchState, BatchStatus, Group, RolloutState, RolloutView
 from rollway_wire.problems import Conflict, NotFound, Unprocessable
@@ -155,6 +155,8 @@ class SqliteStore:
         rollouts = {r.ordinal: r for r in map(schema.rollout_of, open_rollouts)}
         counts = await self._counts(order.batch_id)
         batch = Batch(
+            groups=await self._standings(order),
+            durations=await self._durations(order),
             order=order,
             total=row[1],
             created_at=row[2],
@@ -167,6 +169,25 @@ class SqliteStore:
         )
         stops = await _all(self._reader, "SELECT session_id, since FROM stops WHERE batch_id = ?", (order.batch_id,))
         return batch, [Stop(order.batch_id, s[0], s[1]) for s in stops]
+
+    async def _standings(self, order: Order) -> list[Standing]:
+        rows = await _all(
+            self._reader,
+            "SELECT grp, min(ordinal), count(*), coalesce(sum(state = ?), 0), max(admitted_at IS NOT NULL) "
+            "FROM rollouts WHERE batch_id = ? GROUP BY grp ORDER BY grp",
+            (RolloutState.SUCCEEDED.value, order.batch_id),
+        )
+        extra = order.policy.extra
+        return [Standing(first, size, size - extra, done, begun=bool(begun)) for _, first, size, done, begun in rows]
+
+    async def _durations(self, order: Order) -> list[float]:
+        rows = await _all(
+            self._reader,
+            "SELECT noticed_at - invoked_at FROM rollouts "
+            "WHERE batch_id = ? AND state = ? AND noticed_at IS NOT NULL AND invoked_at IS NOT NULL",
+            (order.batch_id, RolloutState.SUCCEEDED.value),
+        )
+        return [float(row[0]) for row in rows]
 
     async def payload(self, batch_id: str, group: int) -> dict[str, Any]:
         """The payload of the batch's ``group``-th group, from 0."""

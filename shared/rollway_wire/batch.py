@@ -93,6 +93,27 @@ class Limits(_Frozen):
     """Attempts per rollout for failures that another attempt can mend."""
 
 
+class Policy(_Frozen):
+    """Which sessions a batch pays for. The defaults run every rollout once, in order."""
+
+    admission: Literal["stream", "gang"] = "stream"
+    """stream: groups in order, using all the room there is. gang: a group starts only when all of it fits at once, so
+    that its rollouts run side by side under one policy version; some room stays empty meanwhile."""
+    extra: int = Field(default=0, ge=0, le=64)
+    """Rollouts per group beyond its ``n``. A group is decided when ``n`` have succeeded; what is left of it is then
+    cancelled as surplus. Each has a result of its own, indexes ``n`` to ``n + extra - 1``."""
+    extra_start: Literal["with_group", "straggler"] = "with_group"
+    """with_group: over-sampling, extras start with their group. straggler: hedging, extras are held back until their
+    group cannot reach ``n`` without one, or until the batch waits for nothing but one rollout, which has run
+    ``HEDGE_FACTOR`` times as long as the batch's median."""
+    deadline_s: float | None = Field(default=None, gt=0)
+    """From the batch's arrival. What still runs then fails as ``timed_out`` with the partial trajectory it has, what
+    has not started is cancelled, and nothing is tried again. None: no deadline."""
+
+
+HEDGE_FACTOR = 1.5
+
+
 class BatchRequest(_Frozen):
     """POST /v1/batches. Send an ``Idempotency-Key`` header: the same key and body give the same batch back."""
 
@@ -109,6 +130,7 @@ class BatchRequest(_Frozen):
     rollout: dict[str, Any] = Field(default_factory=dict)
     """Further fields for ``_rollout``, handed through as they are."""
     limits: Limits = Field(default_factory=Limits)
+    policy: Policy = Field(default_factory=Policy)
     require_rewards: bool = True
     """A result without usable ``rewards`` is a contract error; False for evaluation that scores elsewhere."""
     s3_bucket: str | None = None

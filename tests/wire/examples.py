@@ -111,6 +111,7 @@ MODELS: dict[str, BaseModel] = {
         runtime=batch.AgentCoreRuntime(agent_runtime_arn=ARN, endpoint_url="http://127.0.0.1:9200", tps_limit=25.0),
         capture=batch.Capture(pool="trainer-1"), rollout={"difficulty": "hard"},
         limits=batch.Limits(rollout_timeout_s=600.0, max_concurrent=8, max_attempts=2), s3_bucket="results",
+        policy=batch.Policy(admission="gang", extra=2, extra_start="straggler", deadline_s=900.0),
     ),
     "batch_request_http": batch.BatchRequest(
         groups=[batch.Group(group_id="g1", payload={})], capture=None, require_rewards=False,
