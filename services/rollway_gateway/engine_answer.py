@@ -1,0 +1,204 @@
+"""The answer of one call as it comes from the engine: read once, its evidence taken, and passed on.
+
+    restart ──► take ──► answered          settled before the agent gets the last bytes
+       ▲         │ ├──► refused            the engine would not take prompt ids
+       └─────────┘ └──► cut ──► resume ──► take
+
+It outlives attempts: an answer that goes on after a cut is one answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Literal, Protocol
+
+import aiohttp
+import orjson
+from starlette.types import Message
+
+from rollway_gateway.capture.answer import UNKNOWN_FORM, strip_answer, take_answer
+from rollway_gateway.capture.answers import Answers
+from rollway_gateway.capture.ask import Ask
+from rollway_gateway.capture.evidence import Evidence
+from rollway_gateway.capture.message import StreamedMessage
+from rollway_gateway.capture.sse import EventTooLarge, SseBlocks
+from rollway_gateway.capture.stream import StreamFilter
+from rollway_gateway.exact.lane import Lane, Way
+from rollway_gateway.openai_errors import AgentError
+from rollway_gateway.replies import headers_back, send_whole
+from rollway_gateway.upstream import WorkerLost
+from rollway_gateway.worker import Worker
+
+Outcome = Literal["answered", "refused", "cut"]
+UNCAPTURED = "a completion that echoes a prompt of token ids cannot be captured without changing it"
+
+
+class Taker(Protocol):
+    """What an answer needs of its call."""
+
+    async def send(self, message: Message) -> None:
+        """To the agent."""
+
+    def settle(self, problem: str | None, *, sampled: bool, answer: bytes | None = None) -> None:
+        """Record the call; only the first time counts."""
+
+
+class EngineAnswer:
+    """Of one call."""
+
+    def __init__(self, ask: Ask, call: Taker, *, keeps_message: bool) -> None:
+        self._ask, self._call, self._keeps_message = ask, call, keeps_message
+        self.evidence = Evidence(ask.n, echo=ask.echo)
+        self.answers: Answers | None = None
+        """The assistant messages, where the lane wants them."""
+        self.first_at: float | None = None
+        """Unix time of the first token."""
+        self.began = False
+        """The agent has the answer's head."""
+        self._events: StreamFilter | None = None
+        self._message: StreamedMessage | None = None
+        self._cut: dict[str, Any] | None = None
+        """A whole answer that the engine aborted."""
+        self._before: Evidence | None = None
+        """Of it, until it is told again as a whole."""
+
+    def restart(self) -> None:
+        """Another worker answers from the start."""
+        self.evidence = Evidence(self._ask.n, echo=self._ask.echo)
+        self._events = self._cut = None
+        if not self._ask.captured:
+            self.evidence.fail(UNCAPTURED)
+
+    def fail(self, problem: str) -> bool:
+        """The call ends with a problem. True: tokens were sampled for it in any case, before it was cut."""
+        before, self._before = self._before, None
+        kept = before is not None and not self.evidence.choices
+        if before is not None and kept:
+            self.evidence = before
+        self.evidence.fail(problem)
+        return kept
+
+    async def take(self, worker: Worker, way: Way, response: aiohttp.ClientResponse, lane: Lane) -> Outcome:
+        """Read what the engine answers on one way. refused: it would not take prompt ids, so the call goes as a chat.
+
+        Raises:
+            AgentError: 502, it cannot be read.
+            WorkerLost: the stream ended in the middle.
+        """
+        worker.bytes_at = time.monotonic()
+        if self._events is None:
+            self.answers = Answers() if lane.remembers else None
+        if way.as_chat is not None and 400 <= response.status < 500:
+            lane.refused(response.status, await response.read())
+            return "refused"
+        if response.status != 200:
+            await self._pass_on(response)
+        elif response.content_type == "text/event-stream":
+            return await self._stream(worker, way, response)
+        else:
+            return await self._whole(way, response)
+        return "answered"
+
+    async def _pass_on(self, response: aiohttp.ClientResponse) -> None:
+        """The engine refused: its answer goes to the agent unchanged, and nothing was sampled."""
+        body = await response.read()
+        self._call.settle("refused by the engine", sampled=False)
+        await send_whole(self._call.send, response.status, headers_back(response), body)
+
+    async def _whole(self, way: Way, response: aiohttp.ClientResponse) -> Outcome:
+        body = await response.read()
+        self.first_at = time.time()
+        try:
+            payload = orjson.loads(body)
+            if not isinstance(payload, dict):
+                raise TypeError("not an object")
+            if way.as_chat is not None:
+                payload = way.as_chat.whole(payload)
+            if self.answers is not None:
+                self.answers.take_whole(payload)
+        except UNKNOWN_FORM as e:  # orjson.JSONDecodeError is a ValueError
+            self._call.settle(f"the engine's answer is not readable: {type(e).__name__}: {e}", sampled=True)
+            raise AgentError(502, "the worker's answer is not readable") from e
+        take_answer(payload, self._ask, self.evidence)
+        if self.evidence.aborted:
+            self._cut = payload
+            return "cut"
+        strip_answer(payload, self._ask)
+        shown = orjson.dumps(payload)
+        self._call.settle(None, sampled=True, answer=shown if self._keeps_message else None)
+        await send_whole(self._call.send, 200, headers_back(response), shown)
+        return "answered"
+
+    async def _stream(self, worker: Worker, way: Way, response: aiohttp.ClientResponse) -> Outcome:
+        """Events go on as they come. The end waits for the record: what the agent has in full is never lost."""
+        events = self._events
+        if events is None:
+            self._message = StreamedMessage() if self._keeps_message else None
+            events = self._events = StreamFilter(
+                self._ask, self.evidence, worker.fingerprint, translator=way.as_chat, answers=self.answers
+            )
+        elif way.as_chat is not None and (rest := events.go_on(way.as_chat)):
+            await self._show(response, events, rest)
+        blocks = SseBlocks()
+        async for data in response.content.iter_any():
+            worker.bytes_at = time.monotonic()
+            try:
+                shown = events.blocks(blocks.feed(data))
+            except EventTooLarge as e:
+                raise AgentError(502, f"the worker's stream is not readable: {e}") from e
+            if self.first_at is None and self.evidence.choices:
+                self.first_at = time.time()
+            await self._show(response, events, shown)
+            if self.evidence.aborted:
+                return "cut"
+            if events.done:
+                await _read_out(response)
+                return "answered"
+        raise WorkerLost("the stream ended without [DONE]")
+
+    async def _show(self, response: aiohttp.ClientResponse, events: StreamFilter, shown: bytes) -> None:
+        """Send events on, the last ones after the record."""
+        if self._message is not None:
+            self._message.feed(shown)
+        if events.done:
+            self.evidence.settle()
+            # An error before any token is a refusal that came after the stream's head.
+            sampled = not self.evidence.errored or self.evidence.captured_tokens > 0
+            self._call.settle(None, sampled=sampled, answer=None if self._message is None else self._message.dump())
+        if not shown:
+            return
+        if not self.began:
+            self.began = True
+            await self._call.send({"type": "http.response.start", "status": 200, "headers": headers_back(response)})
+        await self._call.send({"type": "http.response.body", "body": shown, "more_body": not events.done})
+
+    def resume(self, lane: Lane) -> bool:
+        """Whether the answer that the engine cut can go on; if so, what is there of it is kept."""
+        cut = self._cut
+        head: dict[str, Any]
+        logprobs: list[dict[str, Any]] = []
+        if cut is not None:
+            logprobs = (cut["choices"][0].get("logprobs") or {}).get("content") or []
+            head = {str(name): cut[name] for name in ("id", "created") if name in cut}
+        elif self._events is not None:
+            head = self._events.head
+        else:
+            return False
+        if not lane.resume(self.evidence, head, logprobs):
+            return False
+        if cut is None:
+            self.evidence.reopen()
+        else:  # told again as a whole
+            self._before = self.evidence
+            self._cut, self.evidence = None, Evidence(self._ask.n)
+        return True
+
+
+async def _read_out(response: aiohttp.ClientResponse) -> None:
+    """Read to the end of the message, which follows [DONE] at once: only then can the connection serve another call."""
+    try:
+        async with asyncio.timeout(1):
+            await response.content.read()
+    except (TimeoutError, aiohttp.ClientError):
+        response.close()

@@ -1,0 +1,119 @@
+"""A call as the original of its retries: what it sends, to whom, and for how long a request may still be its retry.
+
+    sending ──► ended ──► waiting for a retry ──► dropped        nobody took it, or nobody asked again in time
+       └─ nobody listens any more, and no retry came ──► aborted
+
+A client that leaves does not end the call at once: for ``grace_s`` it goes on, and its answer waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+
+import structlog
+from starlette.types import Message, Receive, Send
+
+from rollway_gateway.delivery import Delivery
+from rollway_gateway.openai_errors import AgentError
+from rollway_gateway.record import CallRecord
+from rollway_gateway.session import Session
+
+log = structlog.get_logger()
+
+Asked = tuple[str, bytes]
+"""Kind and body of a request."""
+
+
+class KeptAnswer:
+    """Of one call, from its admission on. An `Original` of its session."""
+
+    def __init__(
+        self, asked: Asked, call_id: str, session: Session, send: Send, *, grace_s: float, abort: Callable[[], None]
+    ) -> None:
+        """
+        Args:
+            abort: end the call, for which nobody waits any more.
+        """
+        self.asked = asked
+        self._call_id, self._session, self._grace_s = call_id, session, grace_s
+        self._abort: Callable[[], None] | None = abort
+        """None: the call has ended."""
+        self._delivery = Delivery(send, grace_s=grace_s, on_silence=self._unheard)
+        self._record: CallRecord | None = None
+        self._ended_at: float | None = None
+        session.originals.add(self)
+
+    # -- sending
+
+    @property
+    def heard(self) -> bool:
+        """Somebody listens."""
+        return self._delivery.heard
+
+    async def send(self, message: Message) -> None:
+        await self._delivery.send(message)
+
+    def lose_client(self) -> None:
+        self._delivery.lose_client()
+
+    def end(self, record: CallRecord | None) -> None:
+        """Nothing more is sent. A whole answer waits for a retry."""
+        heard = self._delivery.heard
+        self._record, self._abort, self._ended_at = record, None, time.monotonic()
+        self._delivery.end()
+        if record is None or not record.answered or self._session.state != "open":
+            self._session.originals.drop(self)
+        else:
+            record.delivered = heard
+            self._delivery.await_silence()
+
+    # -- retries
+
+    @property
+    def delivered(self) -> bool:
+        return self._record is not None and self._record.answered and self._record.delivered
+
+    def answers_retry(self, *, said: bool) -> bool:
+        if self._grace_s == 0:
+            return False
+        if self._ended_at is None or not self.delivered:
+            return said or not self._delivery.heard
+        return said and time.monotonic() - self._ended_at < self._grace_s
+
+    async def rejoin(self, receive: Receive, send: Send) -> None:
+        """Serve a retry: everything the call sends, from its start.
+
+        Raises:
+            AgentError: 503, the call ended without an answer.
+        """
+        log.info("call_rejoined", session_id=self._session.session_id, call_id=self._call_id)
+        self._session.rejoined_calls += 1
+        took = await self._delivery.rejoin(receive, send)
+        if took and self._record is not None:
+            self._record.delivered = True
+        if took is False:
+            raise AgentError(503, "the call ended without an answer: try again", retry_after_s=1)
+
+    def forget(self) -> None:
+        self._delivery.forget()
+
+    def _unheard(self) -> None:
+        """Nobody listens, and no retry came."""
+        if self._abort is not None:
+            self._abort()
+            return
+        self._session.originals.drop(self)
+        if self._record is not None and self._record.answered and not self._record.delivered:
+            self._session.unread[digest(self.asked)] = self._record
+
+
+def asks_again(session: Session, asked: Asked) -> None:
+    """Note that a request repeats one whose answer nobody took, and which is no longer kept."""
+    if session.unread and (unread := session.unread.pop(digest(asked), None)) is not None:
+        unread.sampled_again = True
+
+
+def digest(asked: Asked) -> bytes:
+    return hashlib.blake2b(asked[1], digest_size=16, person=asked[0].encode()).digest()
