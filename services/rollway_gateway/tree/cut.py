@@ -11,6 +11,7 @@ from typing import Any, Literal
 from rollway_gateway.tree.chains import chains
 from rollway_gateway.tree.drift import drifts
 from rollway_gateway.tree.forest import Forest
+from rollway_gateway.tree.routing import routing
 from rollway_wire.problems import ContractViolation
 from rollway_wire.tokens import LOGPROBS, MASK, NO_VERSION, VERSIONS, Ledger, Sequence, Trajectory, Turn
 
@@ -31,7 +32,8 @@ def cut(
     Each token of each complete turn has mask 1 in exactly one sequence; a sequence's other tokens are context (mask 0,
     log-prob 0.0, version -1). There are as few sequences as that allows; they are ordered by the end of their last
     trained turn. A token is stamped with the version its call was dispatched under, also where weights changed in the
-    middle: it never passes for fresher than it is.
+    middle: it never passes for fresher than it is. Where turns carry routed experts, a sequence says where its rows
+    are, or why they are not all there (`routing.routing`).
 
     Args:
         turns: of this session, any order. Incomplete ones train nothing: their tokens count as lost, and are context
@@ -44,7 +46,8 @@ def cut(
             set it.
 
     Raises:
-        ContractViolation: two turns share an id, or ``lost_tokens`` is negative.
+        ContractViolation: two turns share an id, ``lost_tokens`` is negative, or a turn's routed experts go on from
+            rows that are not there.
     """
     if len({t.turn_id for t in turns}) != len(turns):
         raise ContractViolation(f"session {session_id}: two turns share a turn_id")
@@ -53,7 +56,8 @@ def cut(
     forest = Forest(turns)
     paths = [[forest.turns[p] for p in chain] for chain in chains(forest)]
     paths.sort(key=lambda path: (path[-1].ended_at, path[-1].index, path[-1].choice))
-    sequences = tuple(_sequence(path) for path in paths)
+    by_id = {turn.turn_id: turn for turn in turns}
+    sequences = tuple(_sequence(path, by_id) for path in paths)
     events = drifts(forest)
     return Trajectory(
         session_id=session_id,
@@ -70,7 +74,7 @@ def cut(
     )
 
 
-def _sequence(path: list[Turn]) -> Sequence:
+def _sequence(path: list[Turn], turns: Mapping[str, Turn]) -> Sequence:
     token_ids = path[-1].prompt_token_ids + path[-1].completion_token_ids
     n = len(token_ids)
     loss_mask = array(MASK, bytes(n))
@@ -82,12 +86,15 @@ def _sequence(path: list[Turn]) -> Sequence:
         loss_mask[span] = array(MASK, b"\x01" * size)
         logprobs[span] = turn.logprobs
         versions[span] = array(VERSIONS, [turn.policy_version_start]) * size
+    spans, unrouted = routing(path, turns)
     return Sequence(
         token_ids=token_ids,
         loss_mask=loss_mask,
         logprobs=logprobs,
         policy_versions=versions,
         turn_ids=tuple(turn.turn_id for turn in path),
+        routing=spans,
+        unrouted=unrouted,
     )
 
 
