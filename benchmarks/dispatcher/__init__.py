@@ -1,0 +1,1 @@
+"""The dispatcher: its scheduler on clusters of paper size, simulated (`simulation`), and itself under real load."""
