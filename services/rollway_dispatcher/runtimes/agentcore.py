@@ -48,6 +48,9 @@ START_FAILURES: dict[str, FailureType] = {
 }
 """The service's error codes; any other means that this start failed."""
 
+RATE_ERRORS = frozenset({"ThrottlingException", "TooManyRequestsException"})
+"""Of these the ones that the rate of calls is to blame for; a quota of sessions is not."""
+
 _BROKEN_SETUP = (NoCredentialsError, PartialCredentialsError, ParamValidationError)
 
 
@@ -91,14 +94,14 @@ class AgentCore:
         self._target: dict[str, Any] = {"agentRuntimeArn": spec.agent_runtime_arn}
         if spec.qualifier is not None:
             self._target["qualifier"] = spec.qualifier
-        self._arn, self._tps = spec.agent_runtime_arn, spec.tps_limit
+        self._tps = shared.budgets.of(spec.agent_runtime_arn, spec.tps_limit)
         self._starts = StartsInFlight()
 
     async def start(self, session_id: str, payload: bytes) -> bytes:
         with self._starts.begun(session_id):
             # The client first: making it takes a while, in which the calls after this one would catch up with it.
             client = await self._shared.client(self._region, self._endpoint_url)
-            async with self._shared.budgets.of(self._arn, self._tps):
+            async with self._tps.limiter:
                 return await self._invoke(client, session_id, payload)
 
     async def _invoke(self, client: BedrockAgentCoreClient, session_id: str, payload: bytes) -> bytes:
@@ -113,7 +116,7 @@ class AgentCore:
             async with answer["response"] as body:
                 read: bytes = await body.read()
         except ClientError as e:
-            code = e.response.get("Error", {}).get("Code", "")
+            code = self._code(e)
             message = e.response.get("Error", {}).get("Message", "")
             kind = START_FAILURES.get(code, FailureType.START_FAILED)
             raise StartError(kind, f"AgentCore answered {code or 'an error'}: {message}") from e
@@ -121,6 +124,7 @@ class AgentCore:
             raise StartError(FailureType.CONTRACT_ERROR, f"AgentCore cannot be called: {e}") from e
         except (BotoCoreError, HTTPClientError, aiohttp.ClientError, TimeoutError) as e:
             raise StartError(FailureType.START_FAILED, f"AgentCore did not answer: {type(e).__name__}: {e}") from e
+        self._tps.accepted()
         status = answer.get("statusCode", 200)
         if status >= 400:
             raise StartError(FailureType.START_FAILED, f"the agent answered {status}: {read[:300]!r}")
@@ -130,15 +134,22 @@ class AgentCore:
         await self._starts.settle(session_id)
         try:
             client = await self._shared.client(self._region, self._endpoint_url)
-            async with self._shared.budgets.of(self._arn, self._tps):
+            async with self._tps.limiter:
                 await client.stop_runtime_session(**self._target, runtimeSessionId=session_id)
+            self._tps.accepted()
         except ClientError as e:
-            code = e.response.get("Error", {}).get("Code", "")
+            code = self._code(e)
             if code == "ResourceNotFoundException":
                 return
             raise StopUnconfirmed(f"AgentCore answered {code}: {e.response.get('Error', {}).get('Message', '')}") from e
         except (BotoCoreError, HTTPClientError, aiohttp.ClientError, TimeoutError) as e:
             raise StopUnconfirmed(f"AgentCore did not answer: {type(e).__name__}: {e}") from e
+
+    def _code(self, error: ClientError) -> str:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        if code in RATE_ERRORS:
+            self._tps.throttled()
+        return code
 
     async def watch(self, session_id: str) -> str | None:
         """The service has no call that tells; heartbeats do."""

@@ -1,21 +1,67 @@
-"""The rate that invoke and stop share, per runtime ARN."""
+"""The rate that invoke and stop share, per runtime ARN, adapted to what the service takes."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from aiolimiter import AsyncLimiter
+
+CUT, RISE, LEAST = 0.5, 0.1, 0.02
+"""Additive increase, multiplicative decrease: a throttled call cuts the rate to CUT of itself, a second without one
+raises it by RISE of the limit, and it never falls below LEAST of the limit."""
+EVERY_S = 1.0
+"""The rate changes at most this often, in either direction: throttled calls come in bursts, and say one thing."""
+
+
+class Tps:
+    """One ARN's rate. Calls are evenly spaced, since a burst at the full rate would be throttled by the service's own
+    one-second window. Others may use the same quota: the rate is what the service has been seen to take, up to the
+    limit."""
+
+    def __init__(self, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit = limit
+        self._clock = clock
+        self._changed_at = float("-inf")
+        self._set(limit)
+
+    def _set(self, rate: float) -> None:
+        self.rate = rate
+        self.limiter = AsyncLimiter(1, 1 / rate)
+
+    def throttled(self) -> None:
+        """The service refused a call for its rate."""
+        if self._due():
+            self._set(max(self.limit * LEAST, self.rate * CUT))
+
+    def accepted(self) -> None:
+        if self.rate < self.limit and self._due():
+            self._set(min(self.limit, self.rate + self.limit * RISE))
+
+    def lower(self, limit: float) -> None:
+        """Another batch names a lower limit."""
+        self.limit = limit
+        if self.rate > limit:
+            self._set(limit)
+
+    def _due(self) -> bool:
+        now = self._clock()
+        if now - self._changed_at < EVERY_S:
+            return False
+        self._changed_at = now
+        return True
 
 
 class TpsBudgets:
-    """One limiter per ARN. Batches that name different limits for one ARN share the lowest."""
+    """One rate per ARN. Batches that name different limits for one ARN share the lowest."""
 
     def __init__(self) -> None:
-        self._limiters: dict[str, tuple[float, AsyncLimiter]] = {}
+        self._known: dict[str, Tps] = {}
 
-    def of(self, arn: str, tps: float) -> AsyncLimiter:
-        """The ARN's limiter: calls evenly spaced, since a burst at the full rate would be throttled by the service's
-        own one-second window."""
-        known = self._limiters.get(arn)
-        if known is None or tps < known[0]:
-            known = (tps, AsyncLimiter(1, 1 / tps))
-            self._limiters[arn] = known
-        return known[1]
+    def of(self, arn: str, limit: float) -> Tps:
+        known = self._known.get(arn)
+        if known is None:
+            known = self._known[arn] = Tps(limit)
+        elif limit < known.limit:
+            known.lower(limit)
+        return known
