@@ -120,7 +120,7 @@ class Attempts:
     async def _attempt(self, worker: Worker) -> None:
         self.model = worker.model_for(self._ask.model) or ""
         cuts = 0
-        while (outcome := await self._go(worker, await self._lane.way(worker, self.model))) != "answered":
+        while (outcome := await self._go(worker, await self._way(worker))) != "answered":
             if outcome == "refused" and self._lane.goes_on:
                 raise self._given_up()
             if outcome == "cut":
@@ -129,6 +129,9 @@ class Attempts:
                     raise self._given_up()
                 log.info("call_cut", session_id=self._session.session_id, call_id=self._call.call_id)
                 await self._gate()
+
+    async def _way(self, worker: Worker) -> Way:
+        return await self._lane.way(worker, self.model, self.version)
 
     async def _go(self, worker: Worker, way: Way) -> Outcome:
         async with post(self._client, worker.api_url + way.path, way.body, self._headers) as response:

@@ -57,7 +57,9 @@ class ModelCall:
         self._grace_s = settings.retry_grace_s
         self._started_at = started_at
         self._answer = EngineAnswer(ask, self, keeps_message=session.keeps_messages)
-        self._lane = Lane(ask, session.fidelity, len(raw), budget=session.budget, count=self._prompt_length)
+        self._lane = Lane(
+            ask, session.fidelity, len(raw), budget=session.budget, routing=session.routing, count=self._prompt_length
+        )
         self._attempts = Attempts(
             self, ask=ask, session=session, pool=pool, client=client, lane=self._lane, answer=self._answer,
             headers=headers, settings=settings,

@@ -158,8 +158,10 @@ class Pool:
         if same is not None:
             del self.workers[same.worker_id]
             same.worker_id = worker_id
-            same.change(spec.model_name, spec.weight, spec.tokenizer)
-        worker = same or Worker(worker_id, url, path, spec.model_name, spec.weight, spec.tokenizer)
+            same.change(spec.model_name, spec.weight, spec.tokenizer, spec.routed_experts)
+        worker = same or Worker(
+            worker_id, url, path, spec.model_name, spec.weight, spec.tokenizer, spec.routed_experts
+        )  # fmt: skip
         if same is None:  # a newcomer takes its share of sessions from now on, not of all before it
             worker.picks = min((w.picks * spec.weight // w.weight for w in self.workers.values()), default=0)
         self.workers[worker_id] = worker

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rollway_gateway.capture.evidence import Evidence
 from rollway_wire.tokens import IDS, Turn
@@ -30,6 +30,8 @@ class CallRecord:
     """The agent's body."""
     answer: bytes | None = None
     """What the agent got; of a stream, its message alone."""
+    routed_experts: dict[int, str] = field(default_factory=dict)
+    """As the engine wrote them, by choice, until the turns have them."""
 
     @property
     def kept_bytes(self) -> int:
@@ -64,4 +66,5 @@ def make_record(
         call_id=call_id, turns=tuple(turn(choice) for choice in sorted(evidence.choices)),
         prompt_tokens=evidence.prompt_tokens, completion_tokens=evidence.completion_tokens,
         lost_tokens=evidence.lost_tokens, answered=answered, request=request, answer=answer,
+        routed_experts={i: c.routed_experts for i, c in evidence.choices.items() if c.routed_experts is not None},
     )  # fmt: skip

@@ -13,6 +13,7 @@ from rollway_gateway.exact.fidelity import Fidelity
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.originals import Originals
 from rollway_gateway.record import CallRecord
+from rollway_gateway.routing import Routing
 from rollway_wire.tokens import Trajectory, Turn
 
 
@@ -47,6 +48,7 @@ class Session:
     """In flight."""
     budget: Budget = field(default_factory=Budget)
     fidelity: Fidelity = field(default_factory=Fidelity)
+    routing: Routing = field(default_factory=Routing)
     records: list[CallRecord] = field(default_factory=list)
     kept_bytes: int = 0
     when_idle: list[Callable[[], None]] = field(default_factory=list)

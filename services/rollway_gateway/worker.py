@@ -28,6 +28,8 @@ class Worker:
     weight: int
     tokenizer: str | None = None
     """Folder of the model's tokenizer and template, where it is not the one the server names."""
+    routed_experts: bool = False
+    """It was started to return them, and they are kept."""
     models: tuple[str, ...] = ()
     """As the server lists them, its base models first."""
     root: str | None = None
@@ -61,11 +63,12 @@ class Worker:
             return asked
         return self.model or asked
 
-    def change(self, model: str | None, weight: int, tokenizer: str | None) -> None:
+    def change(self, model: str | None, weight: int, tokenizer: str | None, routed_experts: bool) -> None:
         """Take another registration of the same server."""
         if (self.given_model, self.tokenizer) != (model, tokenizer):
             self.standing = UNKNOWN
         self.given_model, self.weight, self.tokenizer = model, weight, tokenizer
+        self.routed_experts = routed_experts
 
     def check_passed(self) -> None:
         if not self.healthy:
@@ -85,5 +88,5 @@ class Worker:
         return WorkerState(
             worker_id=self.worker_id, url=self.url, api_path=self.api_path, model_name=self.model, weight=self.weight,
             healthy=self.healthy, active_requests=self.active, detail=self.detail, mode=self.standing.mode,
-            mode_reason=self.standing.why,
+            mode_reason=self.standing.why, routed_experts=self.routed_experts,
         )  # fmt: skip

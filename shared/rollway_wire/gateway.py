@@ -54,6 +54,9 @@ class WorkerSpec(_Frozen):
     weight: int = Field(default=1, ge=1)
     tokenizer: str | None = None
     """Folder on the gateway's machine with the model's tokenizer and template; None: the one the server names."""
+    routed_experts: bool = False
+    """The server was started to return routed experts (vLLM: ``--enable-return-routed-experts``), and they are to be
+    kept: of each turn the rows, or the reason why there are none. They can be most of what a session weighs."""
 
 
 class WorkerState(_Frozen):
@@ -70,6 +73,8 @@ class WorkerState(_Frozen):
     """How chat calls go to it: with exact token ids, or passed on as they are."""
     mode_reason: str | None = None
     """What decided it, in a sentence."""
+    routed_experts: bool = False
+    """They are kept of its turns."""
 
 
 class PoolState(_Frozen):

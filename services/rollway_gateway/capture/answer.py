@@ -44,12 +44,16 @@ def _take(payload: dict[str, Any], ask: Ask, evidence: Evidence) -> None:
         if (prompt := choice.get("prompt_token_ids")) is not None:
             found.take_prompt(prompt)
         found.take(choice.get("token_ids"), logprob_values(ask.kind, choice.get("logprobs")))
+        found.routed_experts = choice.get("routed_experts")
         found.finish_reason = choice.get("finish_reason")
         evidence.aborted |= found.finish_reason == "abort"
 
 
 def strip_answer(payload: dict[str, Any], ask: Ask) -> None:
     """Make ``payload`` the answer that plain vLLM would have given to what the agent asked, in place."""
+    for choice in payload.get("choices") or ():
+        if not ask.shows_routing:
+            _null(choice, "routed_experts")
     if not ask.captured:
         return
     if not ask.shows_ids:

@@ -30,6 +30,8 @@ class Ask:
     shows_usage: bool
     """Of a stream: its last chunk."""
     shows_reasoning: bool
+    shows_routing: bool = False
+    """The agent said which routed experts it wants. An engine started to return them sends them asked or not."""
     captured: bool = True
     """False where capture would change the answer; see `_prepare_text`."""
     echo: bool = False
@@ -63,6 +65,7 @@ def read_ask(kind: Kind, raw: bytes, overrides: Mapping[str, Any]) -> Ask:
         shows_logprobs=_shows_logprobs(kind, body), shows_ids=bool(body.get("return_token_ids")),
         shows_usage=bool((body.get("stream_options") or {}).get("include_usage")),
         shows_reasoning=body.get("include_reasoning") is not False,
+        shows_routing=body.get("routed_experts_prompt_start") is not None,
     )  # fmt: skip
     _override(body, overrides)
     ask.n = body.get("n") or 1
@@ -80,6 +83,7 @@ def _check_types(body: dict[str, Any]) -> None:
         "stream": (bool, "a boolean"), "n": (int, "an integer"), "model": (str, "a string"),
         "stream_options": (dict, "an object"), "include_reasoning": (bool, "a boolean"),
         "return_token_ids": (bool, "a boolean"), "echo": (bool, "a boolean"),
+        "routed_experts_prompt_start": (int, "an integer"),
     }  # fmt: skip
     for name, (kind, words) in expected.items():
         value = body.get(name)

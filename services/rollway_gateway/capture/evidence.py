@@ -15,13 +15,15 @@ CLAMPED = -9999.0
 class ChoiceEvidence:
     """Of one choice; grows event by event."""
 
-    __slots__ = ("finish_reason", "ids", "logprobs", "prompt", "unreadable")
+    __slots__ = ("finish_reason", "ids", "logprobs", "prompt", "routed_experts", "unreadable")
 
     def __init__(self) -> None:
         self.prompt: array[int] | None = None
         self.ids: array[int] = array(IDS)
         self.logprobs: array[float] = array(LOGPROBS)
         self.finish_reason: str | None = None
+        self.routed_experts: str | None = None
+        """As the engine wrote them (`routing.read_rows`), of the answer's latest part."""
         self.unreadable: str | None = None
 
     def take(self, ids: list[int] | None, logprobs: list[float | None] | None) -> None:

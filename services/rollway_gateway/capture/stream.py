@@ -175,6 +175,7 @@ class StreamFilter:
         if finish is not None:
             found.finish_reason = finish
             self._evidence.aborted |= finish == "abort"
+            found.routed_experts = choice.pop("routed_experts", None)  # of no chunk that a chat or completion has
         if ids is not None and not (ask.shows_ids and ask.shows_reasoning):
             choice["token_ids"] = None
         if logprobs is not None and not (ask.shows_logprobs and ask.shows_reasoning):

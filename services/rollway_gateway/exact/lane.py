@@ -13,6 +13,7 @@ import structlog
 
 from rollway_gateway.capture.ask import Ask
 from rollway_gateway.capture.evidence import Evidence
+from rollway_gateway.capture.routing import Reported
 from rollway_gateway.exact.as_chat import AsChat, Begun
 from rollway_gateway.exact.budget import Budget
 from rollway_gateway.exact.fidelity import Fidelity
@@ -30,13 +31,16 @@ from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.record import CallRecord
 from rollway_gateway.render import ExactSession, Plan, Refused
 from rollway_gateway.render.messages import Message
+from rollway_gateway.routing import Routing
+from rollway_gateway.tree.held import Ahead
 from rollway_gateway.worker import Worker
 from rollway_wire.problems import ContractViolation
-from rollway_wire.tokens import IDS, Turn
+from rollway_wire.tokens import IDS, NO_VERSION, Turn
 
 log = structlog.get_logger()
 
 CHAT, TEXT = "/chat/completions", "/completions"
+SKIP = "routed_experts_prompt_start"
 AGREEMENTS = 4
 """So many of a worker's first chats are checked id by id."""
 OFF_LOOP_BYTES = 1 << 16
@@ -63,6 +67,7 @@ class Lane:
         size: int,
         *,
         budget: Budget,
+        routing: Routing,
         count: Callable[[Worker], Awaitable[int | None]],
     ) -> None:
         """
@@ -71,7 +76,7 @@ class Lane:
             count: asks a worker how long the request's prompt is; None: it does not say.
         """
         self._ask, self._fidelity, self._size = ask, fidelity, size
-        self._budget, self._count = budget, count
+        self._budget, self._routing, self._count = budget, routing, count
         self._limit: int | None = None
         """Tokens that the budget leaves for the answer."""
         self._worker: Worker | None = None
@@ -85,18 +90,23 @@ class Lane:
         """The engine's prompt as its template renders it here, where that is checked."""
         self._declined: str | None = None
         """Why ids cannot be sent although the plan has some."""
+        self._version = NO_VERSION
+        self._ahead: Ahead | None = None
+        """The routed experts that the engine was told are held."""
+        self._reported: list[Reported] = []
+        """Routed experts of the answer's parts before the last."""
 
-    async def way(self, worker: Worker, model: str) -> Way:
-        """Choose for an attempt on ``worker``.
+    async def way(self, worker: Worker, model: str, version: int) -> Way:
+        """Choose for an attempt on ``worker``, under a policy version.
 
         Raises:
             AgentError: 400, the session's budget leaves no room for an answer.
         """
-        self._worker, self._expected = worker, None
+        self._worker, self._version, self._expected = worker, version, None
         if self._begun is not None:
             return self._going_on(self._begun, worker, model)
         self._fidelity.enter(worker.standing)
-        self._plan = None
+        self._plan = self._ahead = None
         body, as_chat = await self._chosen(worker.standing)
         if self._budget:
             body = self._clipped(body, await self._room(worker, body if as_chat is not None else None))
@@ -116,7 +126,7 @@ class Lane:
         self._declined = self._declined or only_chat(asked, exact)
         body = token_body(asked, plan.prompt_ids, exact)
         if self._declined is None and body is not None:
-            return body, AsChat(asked, exact)
+            return body | self._skipping(plan.prompt_ids), AsChat(asked, exact)
         self._reason = self._declined or "the prompt leaves no room for an answer"
         self._plan = replace(plan, prompt_ids=None, extends=None)  # the engine renders all of it: a branch
         return asked, None
@@ -199,6 +209,7 @@ class Lane:
                 self._worker.agreements += 1
             elif prompt:
                 self._distrust(PROMPTS_OTHERWISE)
+        self._keep_routing(record)
         for turn in record.turns:
             if turn.incomplete is not None:
                 continue
@@ -225,6 +236,9 @@ class Lane:
             return False
         if token_body(self._ask.body, prompt + found.ids, exact, sampled=len(found.ids)) is None:
             return False
+        if found.routed_experts is not None:
+            self._reported.append(Reported(found.routed_experts, self._skipped, len(prompt) + len(found.ids)))
+            found.routed_experts = None
         text = exact.template.vocabulary.shown(found.ids, special=shows_special(self._ask.body, exact))
         self._begun = Begun(prompt.tolist(), found.ids.tolist(), text, head, logprobs)
         return True
@@ -236,7 +250,36 @@ class Lane:
         body = None if exact is None else token_body(asked, ids, exact, sampled=len(begun.ids))
         if exact is None or body is None:
             raise AgentError(503, "the generation was cut and cannot go on: try again", retry_after_s=1)
+        body |= self._skipping(ids)
         return Way(TEXT, orjson.dumps({**body, "model": model}), AsChat(self._ask.body, exact, begun))
+
+    # -- routed experts
+
+    def _skipping(self, prompt_ids: array[int]) -> dict[str, Any]:
+        """What tells the engine which routed experts of a prompt of ids are held; a wish in the request stands."""
+        if self._worker is None or not self._worker.routed_experts or self._ask.body.get(SKIP) is not None:
+            return {}
+        if self._begun is None:
+            self._ahead = self._routing.ahead(prompt_ids, self._version)
+        return {SKIP: self._skipped} if self._skipped else {}
+
+    @property
+    def _skipped(self) -> int:
+        """Leading rows that the engine is asked to leave out."""
+        if isinstance(asked := self._ask.body.get(SKIP), int):
+            return asked
+        if self._reported:
+            return self._reported[-1].tokens - 1
+        return 0 if self._ahead is None else self._ahead.start
+
+    def _keep_routing(self, record: CallRecord) -> None:
+        found, record.routed_experts = record.routed_experts, {}
+        if self._worker is not None and self._worker.routed_experts:
+            record.turns = tuple(self._routed(turn, found.get(turn.choice)) for turn in record.turns)
+
+    def _routed(self, turn: Turn, text: str | None) -> Turn:
+        reports = [] if text is None else [*self._reported, Reported(text, self._skipped, turn.length)]
+        return self._routing.keep(turn, reports, self._ahead, streamed=self._ask.stream)
 
     def _distrust(self, why: str) -> None:
         """The worker is not what its probe made of it: its calls are mirrored from here on."""

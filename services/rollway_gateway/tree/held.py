@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rollway_wire.tokens import Turn
 
-RECENT = 16
+RECENT = 8
 """So many of the newest turns are looked at: an older one that would share more costs its rows a second time."""
 
 
