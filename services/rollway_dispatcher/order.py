@@ -17,6 +17,7 @@ from rollway_wire.batch import (
     BatchRequest,
     Capture,
     HttpRuntime,
+    KubernetesRuntime,
     Limits,
     Policy,
     ProcessRuntime,
@@ -103,4 +104,6 @@ def room_of(spec: RuntimeSpec) -> Room:
         return Room(key, max(1, ceil(spec.tps_limit)), None)
     if isinstance(spec, HttpRuntime):
         return Room(f"http {' '.join(sorted(spec.urls))}", 64, len(spec.urls) * spec.sessions_per_url)
+    if isinstance(spec, KubernetesRuntime):
+        return Room(f"kubernetes {spec.api_url or spec.context or ''} {spec.namespace}", 64, spec.max_pods)
     return Room("process", 2 * (os.cpu_count() or 1), None)

@@ -41,6 +41,16 @@ class HttpRuntime(_Frozen):
     """How many rollouts one container runs at once."""
 
 
+class ProcessLimits(_Frozen):
+    """Of each process of an agent, by the kernel (setrlimit(2)); None: as the dispatcher's own."""
+
+    memory_bytes: int | None = Field(default=None, ge=2**20)
+    """Address space; an allocation beyond it fails."""
+    cpu_s: int | None = Field(default=None, ge=1)
+    """CPU time; beyond it the process is killed."""
+    open_files: int | None = Field(default=None, ge=16)
+
+
 class ProcessRuntime(_Frozen):
     """A local process per session. Refused unless the dispatcher's settings allow it."""
 
@@ -49,10 +59,40 @@ class ProcessRuntime(_Frozen):
     """argv; ``{port}`` is replaced by the port the agent must serve on (also in $PORT)."""
     cwd: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
+    limits: ProcessLimits = Field(default_factory=ProcessLimits)
     start_timeout_s: float = Field(default=60.0, gt=0)
 
 
-RuntimeSpec = Annotated[AgentCoreRuntime | HttpRuntime | ProcessRuntime, Field(discriminator="kind")]
+class KubernetesRuntime(_Frozen):
+    """A Kubernetes Job per session; the dispatcher must reach pods by their IP."""
+
+    kind: Literal["kubernetes"] = "kubernetes"
+    image: str = Field(min_length=1)
+    namespace: str = Field(default="default", pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+    port: int = Field(default=8080, ge=1, le=65535)
+    """Where the agent serves /invocations and /ping; also in $PORT."""
+    command: list[str] | None = None
+    """None: the image's own."""
+    env: dict[str, str] = Field(default_factory=dict)
+    resources: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """As in a container: ``{"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}}``."""
+    service_account: str | None = None
+    """Of the pod: how agents get their rights on S3."""
+    pod_spec: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of the pod's spec (nodeSelector, tolerations, volumes, imagePullSecrets), taken as they are."""
+    api_url: HttpUrl | None = None
+    """None: the cluster the dispatcher runs in, else the kubeconfig's ``context``."""
+    context: str | None = None
+    start_timeout_s: float = Field(default=300.0, gt=0)
+    """From the Job's creation, image pull included, to the agent's first answer to /ping."""
+    stop_grace_s: int = Field(default=5, ge=0)
+    max_pods: int | None = Field(default=None, ge=1)
+    """Sessions alive at once; None: the namespace's quota decides."""
+
+
+RuntimeSpec = Annotated[
+    AgentCoreRuntime | HttpRuntime | ProcessRuntime | KubernetesRuntime, Field(discriminator="kind")
+]
 
 
 class Group(_Frozen):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rollway_dispatcher.settings import DispatcherSettings
-from tests.dispatcher.harness import agent_pids, kill_all, process_runtime
+from tests.dispatcher.harness import AGENTS, ARN, agent_pids, kill_all, process_runtime
 from tests.dispatcher.scripted_gateway import ScriptedGateway
 from tests.kit.object_storage import Bucket
+from tests.kit.services import Service, Services
 
 
 @pytest.fixture
@@ -63,3 +66,19 @@ def batch(runs_dir: Path) -> Callable[..., dict[str, Any]]:
         return {"groups": groups, "runtime": process_runtime(), "experiment_id": "exp", **copy.deepcopy(fields)}
 
     return make
+
+
+@pytest.fixture
+def emulator(services: Services, s3: Bucket, tmp_path: Path) -> Callable[..., Awaitable[Service]]:
+    async def start(agent: dict[str, Any] | None = None, **settings: Any) -> Service:
+        entry = {
+            "arn": ARN, "command": ["{python}", str(AGENTS / "contract_agent.py")],
+            "env": {"AWS_ENDPOINT_URL_S3": s3.endpoint_url}, **(agent or {}),
+        }  # fmt: skip
+        listed = tmp_path / "agents.json"
+        await asyncio.to_thread(listed.write_text, json.dumps({"agents": [entry]}))
+        env = {f"ROLLWAY_EMULATOR_{k.upper()}": str(v) for k, v in settings.items()}
+        arguments = ["-m", "rollway_emulator", "--agents", str(listed), "--state-dir", str(tmp_path / "emulator")]
+        return await services.start_async("emulator", arguments, env=env)
+
+    return start

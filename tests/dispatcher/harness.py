@@ -20,6 +20,7 @@ from rollway_kit.serve import bind
 from tests.kit.deadlines import eventually
 
 AGENTS = Path(__file__).parent / "agents"
+ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/contract-a1b2c3"
 
 
 def process_runtime(agent: str = "contract_agent.py", **more: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,31 +11,13 @@ import httpx
 import pytest
 
 from rollway_dispatcher.settings import DispatcherSettings
-from tests.dispatcher.harness import AGENTS, runs, serving
+from tests.dispatcher.harness import ARN, runs, serving
 from tests.dispatcher.scripted_gateway import ScriptedGateway
 from tests.kit.deadlines import eventually
-from tests.kit.object_storage import Bucket
-from tests.kit.services import Service, Services
+from tests.kit.services import Service
 
 Make = Callable[..., dict[str, Any]]
 StartEmulator = Callable[..., Awaitable[Service]]
-ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/contract-a1b2c3"
-
-
-@pytest.fixture
-def emulator(services: Services, s3: Bucket, tmp_path: Path) -> StartEmulator:
-    async def start(agent: dict[str, Any] | None = None, **settings: Any) -> Service:
-        entry = {
-            "arn": ARN, "command": ["{python}", str(AGENTS / "contract_agent.py")],
-            "env": {"AWS_ENDPOINT_URL_S3": s3.endpoint_url}, **(agent or {}),
-        }  # fmt: skip
-        listed = tmp_path / "agents.json"
-        await asyncio.to_thread(listed.write_text, json.dumps({"agents": [entry]}))
-        env = {f"ROLLWAY_EMULATOR_{k.upper()}": str(v) for k, v in settings.items()}
-        arguments = ["-m", "rollway_emulator", "--agents", str(listed), "--state-dir", str(tmp_path / "emulator")]
-        return await services.start_async("emulator", arguments, env=env)
-
-    return start
 
 
 def runtime(service: Service, **more: Any) -> dict[str, Any]:

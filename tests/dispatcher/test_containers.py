@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable
@@ -106,3 +107,27 @@ async def test_a_server_that_is_no_agent_fails_the_batch(
         made = await api.submit(body)
         await api.results(made["batch_id"])
         assert "receipt" in (await api.status(made["batch_id"]))["contract_error"]
+
+
+async def test_a_container_that_drains_gets_no_new_session_and_keeps_its_own(
+    settings: DispatcherSettings, batch: Make, container: StartContainer, tmp_path: Path
+) -> None:
+    gate, said = tmp_path / "go", tmp_path / "ping"
+    os.environ["PING_SAYS"] = str(said)
+    try:
+        first = container()
+    finally:
+        del os.environ["PING_SAYS"]
+    urls = await up(first)
+    async with serving(settings) as api:
+        spec = {"kind": "http", "urls": urls, "sessions_per_url": 2}
+        held = await api.submit(batch([{"reward": 1, "wait_for": str(gate)}], runtime=spec))
+        await api.until_state(held["batch_id"], "running", 1)
+        said.write_text("Draining")
+        refused = await api.submit(batch([{"reward": 1}], runtime=spec))
+        await asyncio.sleep(1.0)
+        assert (await api.status(refused["batch_id"]))["counts"].get("running", 0) == 0
+        gate.touch()
+        assert [r["rollout"]["state"] for r in await api.results(held["batch_id"])] == ["succeeded"]
+        said.write_text("Healthy")
+        assert [r["rollout"]["state"] for r in await api.results(refused["batch_id"])] == ["succeeded"]

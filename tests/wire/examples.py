@@ -117,9 +117,19 @@ MODELS: dict[str, BaseModel] = {
         groups=[batch.Group(group_id="g1", payload={})], capture=None, require_rewards=False,
         runtime=batch.HttpRuntime(urls=["http://10.0.0.2:8080"], sessions_per_url=2),
     ),
+    "batch_request_kubernetes": batch.BatchRequest(
+        groups=[batch.Group(group_id="g1", payload={})],
+        runtime=batch.KubernetesRuntime(
+            image="registry/agent:1", namespace="agents", service_account="agent", max_pods=100,
+            resources={"requests": {"cpu": "500m"}}, pod_spec={"nodeSelector": {"pool": "agents"}},
+        ),
+    ),
     "batch_request_process": batch.BatchRequest(
         groups=[batch.Group(group_id="g1", payload={})],
-        runtime=batch.ProcessRuntime(command=["python", "rl_app.py"], cwd="agents", env={"LEVEL": "1"}),
+        runtime=batch.ProcessRuntime(
+            command=["python", "rl_app.py"], cwd="agents", env={"LEVEL": "1"},
+            limits=batch.ProcessLimits(memory_bytes=2**31, cpu_s=600, open_files=256),
+        ),
     ),
     "batch_status": batch.BatchStatus(
         batch_id="b1", experiment_id="exp", state=batch.BatchState.FINISHED, created_at=1700000000.0,

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rollway_wire.batch import ProcessLimits
+
 SESSION_VARIABLE = "ROLLWAY_SESSION_ID"
 STATE_VARIABLE = "ROLLWAY_AGENT_OWNER"
 """Which dispatcher state file the agent belongs to: two dispatchers on one machine leave each other's agents alone."""
@@ -110,7 +112,10 @@ class AgentProcess:
         return f"{how}{_tail(self.log_path)}"
 
 
-def spawn(argv: Sequence[str], *, port: int, cwd: str | None, env: Mapping[str, str], log_path: Path) -> AgentProcess:
+def spawn(
+    argv: Sequence[str], *, port: int, cwd: str | None, env: Mapping[str, str], log_path: Path,
+    limits: ProcessLimits | None = None,
+) -> AgentProcess:  # fmt: skip
     """Start a process as the leader of its own session and process group, its output in ``log_path``. Blocks briefly.
 
     Raises:
@@ -119,11 +124,11 @@ def spawn(argv: Sequence[str], *, port: int, cwd: str | None, env: Mapping[str, 
     program = shutil.which(argv[0], path=env.get("PATH")) if not (cwd and "/" in argv[0]) else argv[0]
     if program is None:
         raise FileNotFoundError(f"no program {argv[0]!r}")
-    if cwd is not None:
-        if not Path(cwd).is_dir():
-            raise FileNotFoundError(f"no folder {cwd!r}")
-        # posix_spawn has no working folder; a shell changes to it and becomes the program.
-        argv = ["/bin/sh", "-c", 'cd -- "$0" && exec "$@"', cwd, program, *argv[1:]]
+    if cwd is not None and not Path(cwd).is_dir():
+        raise FileNotFoundError(f"no folder {cwd!r}")
+    if preparations := _preparations(cwd, limits):
+        # posix_spawn has neither working folder nor limits; a shell takes them and becomes the program.
+        argv = ["/bin/sh", "-c", f'{preparations} && shift && exec "$@"', "sh", cwd or "", program, *argv[1:]]
         program = "/bin/sh"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -135,6 +140,21 @@ def spawn(argv: Sequence[str], *, port: int, cwd: str | None, env: Mapping[str, 
     # Not subprocess.Popen, whose end kills or complains about a child that is meant to outlive this process.
     pid = os.posix_spawn(program, list(argv), dict(env), file_actions=actions, setsid=True)
     return AgentProcess(pid, port, is_child=True, log_path=log_path)
+
+
+def _preparations(cwd: str | None, limits: ProcessLimits | None) -> str:
+    """Shell commands; the folder is $1."""
+    limits = limits or ProcessLimits()
+    steps = []
+    if limits.memory_bytes is not None:
+        steps.append(f"ulimit -v {limits.memory_bytes // 1024}")
+    if limits.cpu_s is not None:
+        steps.append(f"ulimit -t {limits.cpu_s}")
+    if limits.open_files is not None:
+        steps.append(f"ulimit -n {limits.open_files}")
+    if cwd is not None:
+        steps.append('cd -- "$1"')
+    return " && ".join(steps)
 
 
 def survivors(owner: str) -> dict[str, AgentProcess]:

@@ -54,14 +54,14 @@ class Processes:
     async def spawn(self, session_id: str, spec: ProcessRuntime) -> AgentProcess:
         port = _free_port()
         argv = [part.replace("{port}", str(port)) for part in spec.command]
-        env = {k: v for k, v in os.environ.items() if not k.startswith("ROLLWAY_DISPATCHER_")}
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("ROLLWAY_DISPATCHER_", "ROLLWAY_GATEWAY_"))}
         if self._s3_endpoint_url is not None:
             env.setdefault("AWS_ENDPOINT_URL_S3", self._s3_endpoint_url)
         env |= spec.env | {"PORT": str(port), SESSION_VARIABLE: session_id, STATE_VARIABLE: self.owner}
         log_path = self._folder / f"{session_id}.log"
         # Shielded: a spawn whose outcome we did not wait for would be a process we do not follow.
         spawning = asyncio.ensure_future(
-            asyncio.to_thread(spawn, argv, port=port, cwd=spec.cwd, env=env, log_path=log_path)
+            asyncio.to_thread(spawn, argv, port=port, cwd=spec.cwd, env=env, log_path=log_path, limits=spec.limits)
         )
         try:
             agent = await asyncio.shield(spawning)

@@ -8,31 +8,37 @@ from pathlib import Path
 
 from rollway_dispatcher.runtimes.agentcore import AgentCore, AgentCoreRuntimes
 from rollway_dispatcher.runtimes.containers import Containers, HttpContainers
+from rollway_dispatcher.runtimes.kubernetes import Clusters, KubernetesJobs
 from rollway_dispatcher.runtimes.processes import LocalProcess, Processes
 from rollway_dispatcher.runtimes.runtime import Runtime
-from rollway_wire.batch import AgentCoreRuntime, HttpRuntime, ProcessRuntime
+from rollway_wire.batch import AgentCoreRuntime, HttpRuntime, KubernetesRuntime, RuntimeSpec
 
 
 class Runtimes:
     """One runtime object per distinct spec. Made by `open_runtimes`."""
 
-    def __init__(self, agentcore: AgentCoreRuntimes, containers: Containers, processes: Processes) -> None:
+    def __init__(
+        self, agentcore: AgentCoreRuntimes, containers: Containers, processes: Processes, clusters: Clusters
+    ) -> None:
         self._agentcore = agentcore
         self._containers = containers
         self._processes = processes
+        self._clusters = clusters
         self._known: dict[str, Runtime] = {}
 
-    def of(self, spec: AgentCoreRuntime | HttpRuntime | ProcessRuntime) -> Runtime:
+    def of(self, spec: RuntimeSpec) -> Runtime:
         key = spec.model_dump_json()
         if key not in self._known:
             self._known[key] = self._make(spec)
         return self._known[key]
 
-    def _make(self, spec: AgentCoreRuntime | HttpRuntime | ProcessRuntime) -> Runtime:
+    def _make(self, spec: RuntimeSpec) -> Runtime:
         if isinstance(spec, AgentCoreRuntime):
             return AgentCore(spec, self._agentcore)
         if isinstance(spec, HttpRuntime):
             return HttpContainers(spec, self._containers)
+        if isinstance(spec, KubernetesRuntime):
+            return KubernetesJobs(spec, self._clusters)
         return LocalProcess(spec, self._processes)
 
 
@@ -42,9 +48,10 @@ async def open_runtimes(
 ) -> AsyncIterator[Runtimes]:
     """Closes connections at the end; sessions go on, but for local processes unless ``keep_processes``."""
     async with AsyncExitStack() as stack:
-        agentcore, containers = AgentCoreRuntimes(), Containers()
+        agentcore, containers, clusters = AgentCoreRuntimes(), Containers(), Clusters()
         processes = Processes(agents_folder, s3_endpoint_url, keep=keep_processes)
         stack.push_async_callback(agentcore.close)
         stack.push_async_callback(containers.close)
         stack.push_async_callback(processes.close)
-        yield Runtimes(agentcore, containers, processes)
+        stack.push_async_callback(clusters.close)
+        yield Runtimes(agentcore, containers, processes, clusters)

@@ -1,7 +1,7 @@
 """An agent of the standard library alone that keeps the AgentCore contract, as a toolkit-built image does.
 
-What it does is scripted by its payload: ``reward``, ``act`` (ok, raise, die, die_once, hang, no_turn, spawn),
-``wait_for`` / ``linger_for`` (a file, before / after the model call), ``reports`` (push, as the shim
+What it does is scripted by its payload: ``reward``, ``act`` (ok, raise, die, die_once, hang, no_turn, spawn, burn,
+hoard), ``wait_for`` / ``linger_for`` (a file, before / after the model call), ``reports`` (push, as the shim
 does; default no). Each run adds a line to ``runs``/<session id>.
 """
 
@@ -56,6 +56,12 @@ def agent(payload: dict, config: dict) -> dict:
         os._exit(17)
     if act == "hang":
         time.sleep(600)
+    if act == "burn":
+        while True:
+            pass
+    if act == "hoard":
+        hoard = bytearray(1 << 32)
+        return {"rewards": len(hoard)}
     if act == "raise":
         raise ZeroDivisionError("told to raise")
     if act != "no_turn" and config.get("base_url"):
@@ -89,7 +95,8 @@ def run(payload: dict, session: str) -> None:
 
 class Contract(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.answer({"status": "Healthy", "time_of_last_update": 0})
+        said = Path(os.environ.get("PING_SAYS", "/nothing"))
+        self.answer({"status": said.read_text() if said.exists() else "Healthy", "time_of_last_update": 0})
 
     def do_POST(self) -> None:
         payload = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -117,4 +124,5 @@ class Contract(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "8080"))), Contract).serve_forever()
+    address = (os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", "8080")))
+    ThreadingHTTPServer(address, Contract).serve_forever()
