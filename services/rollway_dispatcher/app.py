@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from fastapi import FastAPI
 
-from rollway_dispatcher.api import batches, reports, results
+from rollway_dispatcher.api import batches, reports, results, sessions
 from rollway_dispatcher.dispatcher import Dispatcher, open_dispatcher
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_kit.app import create_app
@@ -38,7 +38,7 @@ def create(settings: DispatcherSettings, on_crash: Callable[[], None] = lambda: 
     app = create_app(
         "Rollway dispatcher", lifespan=lifespan, max_body_bytes=settings.max_body_bytes, description=DESCRIPTION
     )
-    for router in (batches.router, results.router, reports.router):
+    for router in (batches.router, results.router, sessions.router, reports.router):
         app.include_router(router)
     _describe_body(app)
     return app

@@ -12,20 +12,30 @@ from rollway_dispatcher.budgets import Budgets
 from rollway_dispatcher.clock import Clock
 from rollway_dispatcher.engine import Engine, running
 from rollway_dispatcher.executor import Executor
+from rollway_dispatcher.failure_reasons import reasons
 from rollway_dispatcher.gateway import GatewayClient, open_gateway
 from rollway_dispatcher.invocation import report_key
 from rollway_dispatcher.lookout import Lookout
 from rollway_dispatcher.order import accept, fingerprint
-from rollway_dispatcher.results_page import page
+from rollway_dispatcher.results_page import Found
 from rollway_dispatcher.rollout import fresh_batch
 from rollway_dispatcher.runtimes.registry import open_runtimes
 from rollway_dispatcher.schedule import Patience, Scheduler
+from rollway_dispatcher.schema import view_of
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_dispatcher.state_file import open_store
-from rollway_dispatcher.step import Arrived, CancelBatch
+from rollway_dispatcher.step import Arrived, CancelBatch, CancelRollout
 from rollway_dispatcher.store import SqliteStore
 from rollway_kit.object_store import ObjectStore, open_object_store
-from rollway_wire.batch import BatchRequest, BatchState, BatchStatus, RolloutView
+from rollway_wire.batch import (
+    TERMINAL,
+    BatchRequest,
+    BatchState,
+    BatchStatus,
+    FailureReason,
+    RolloutView,
+    SessionView,
+)
 from rollway_wire.ids import new_batch_id, new_session_id
 from rollway_wire.problems import RollwayError, Unauthorized, Unavailable
 from rollway_wire.rollout import Report
@@ -97,17 +107,27 @@ class Dispatcher:
         """Raises NotFound."""
         return await self._store.status(batch_id)
 
-    async def batches(self, limit: int) -> list[BatchStatus]:
-        """The newest batches, newest first."""
-        return [await self._store.status(b) for b in await self._store.batch_ids(limit)]
+    async def batches(self, limit: int, before: int | None) -> tuple[list[BatchStatus], int | None]:
+        """The newest batches, newest first, and what ``before`` gives the next ones; None at the end."""
+        found = await self._store.batch_ids(limit + 1, before)
+        more = found[limit - 1][0] if len(found) > limit else None
+        return [await self._store.status(batch_id) for _, batch_id in found[:limit]], more
 
-    async def rollouts(self, batch_id: str) -> list[RolloutView]:
+    async def rollouts(self, batch_id: str, first: int, limit: int) -> tuple[list[RolloutView], int | None]:
+        """The rollouts from the ``first``-th on, and where the next ones begin; None at the end. Raises NotFound."""
+        total = (await self._store.status(batch_id)).total
+        views = await self._store.views(batch_id, first, limit)
+        return views, first + limit if first + limit < total else None
+
+    async def failures(self, batch_id: str) -> list[FailureReason]:
         """Raises NotFound."""
         await self._store.status(batch_id)
-        return await self._store.views(batch_id)
+        return reasons(await self._store.failures(batch_id))
 
-    async def results(self, batch_id: str, *, cursor: int, limit: int, wait_s: float, packed: bool) -> bytes:
-        """An encoded page; waits up to ``wait_s`` seconds for its first result.
+    async def results(
+        self, batch_id: str, *, cursor: int, limit: int, wait_s: float, trajectories: bool, max_bytes: int | None
+    ) -> Found:
+        """What finished after ``cursor``; waits up to ``wait_s`` seconds for the first of it.
 
         Raises:
             NotFound: no such batch.
@@ -118,10 +138,12 @@ class Dispatcher:
         while True:
             ring = self._bell.listen(batch_id)
             try:
-                found, there, total = await self._store.results(batch_id, cursor, limit, PAGE_BYTES)
+                found, there, total = await self._store.results(
+                    batch_id, cursor, limit, max_bytes or PAGE_BYTES, trajectories=trajectories
+                )
                 left = deadline - loop.time()
                 if found or there == total or left <= 0:
-                    return await asyncio.to_thread(page, found, cursor=cursor, total=total, packed=packed)
+                    return Found(found, cursor, total)
                 await asyncio.wait([ring], timeout=left)
             finally:
                 self._bell.ignore(batch_id, ring)
@@ -144,6 +166,45 @@ class Dispatcher:
                 await asyncio.wait([ring], timeout=5)
             finally:
                 self._bell.ignore(batch_id, ring)
+
+    async def cancel_rollout(self, batch_id: str, group_id: str, index: int) -> RolloutView:
+        """Cancel one rollout; a finished one is left as it is. Returns when the cancellation is on disk.
+
+        Raises:
+            NotFound: no such rollout.
+            Unavailable: the state cannot be written.
+        """
+        while True:
+            ring = self._bell.listen(batch_id)
+            try:
+                rollout = await self._store.rollout(batch_id, group_id, index)
+                if rollout.state in TERMINAL:
+                    return view_of(rollout)
+                self.check()
+                self._engine.tell(CancelRollout(batch_id, rollout.ordinal, "cancelled by request"))
+                await asyncio.wait([ring], timeout=5)
+            finally:
+                self._bell.ignore(batch_id, ring)
+
+    async def sessions(self) -> list[SessionView]:
+        """Every session that a runtime was asked for and has not confirmed to be gone."""
+        return await self._store.sessions()
+
+    async def stop_sessions(self, session_ids: list[str] | None) -> list[SessionView]:
+        """Stop these, or None: all, and whatever would start others. Those that are still there, being stopped.
+
+        Raises:
+            Unavailable: the state cannot be written.
+        """
+        if session_ids is None:
+            for batch_id in await self._store.running_batches():
+                await self.cancel(batch_id)
+        else:
+            asked = frozenset(session_ids)
+            for view in await self._store.sessions():
+                if view.session_id in asked and view.group_id is not None and view.index is not None:
+                    await self.cancel_rollout(view.batch_id, view.group_id, view.index)
+        return [v for v in await self._store.sessions() if session_ids is None or v.session_id in session_ids]
 
     def report(self, report: Report, bearer: str) -> None:
         """Take an agent's push.

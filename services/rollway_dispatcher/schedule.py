@@ -21,6 +21,7 @@ from rollway_dispatcher.rollout import Batch, Rollout
 from rollway_dispatcher.step import (
     Arrived,
     CancelBatch,
+    CancelRollout,
     Collect,
     Collected,
     Effect,
@@ -130,6 +131,9 @@ class Scheduler:
             case CancelBatch(batch_id, reason):
                 if (batch := self.batches.get(batch_id)) is not None:
                     self._cancel(batch, reason, now)
+            case CancelRollout(batch_id, ordinal, reason):
+                if (batch := self.batches.get(batch_id)) and (r := batch.rollouts.get(ordinal)) is not None:
+                    self._cancel_one(r, reason, now)
             case Heard(session_id):
                 if (r := self.sessions.get(session_id)) is not None and not r.reports:
                     r.reports, r.started_at, r.heard_at = True, now, now

@@ -77,6 +77,13 @@ class CancelBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelRollout:
+    batch_id: str
+    ordinal: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pressure:
     """The engines of a pool have more than they can serve, or no longer."""
 
@@ -84,7 +91,7 @@ class Pressure:
     pressed: bool
 
 
-News = Arrived | Happened | StartFailed | Collected | Heard | Stopped | CancelBatch | Pressure
+News = Arrived | Happened | StartFailed | Collected | Heard | Stopped | CancelBatch | CancelRollout | Pressure
 
 
 # What to do, once written.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import aiosqlite
@@ -19,27 +18,19 @@ from rollway_dispatcher import schema
 from rollway_dispatcher.order import Order
 from rollway_dispatcher.rollout import Batch, Standing
 from rollway_dispatcher.step import Step, Stop
-from rollway_wire.batch import TERMINAL, BatchState, BatchStatus, Group, RolloutState, RolloutView
-from rollway_wire.problems import Conflict, NotFound, Unprocessable
+from rollway_dispatcher.store_reader import StoreReader, every, one
+from rollway_wire.batch import TERMINAL, Group, RolloutState
+from rollway_wire.problems import Conflict, NotFound
 
 _TERMINAL = tuple(s.value for s in TERMINAL)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResult:
-    seq: int
-    document: bytes
-    """`RolloutResult` as JSON."""
-    trajectory: bytes | None
-    """Packed tree."""
-
-
-class SqliteStore:
+class SqliteStore(StoreReader):
     """Made by `rollway_dispatcher.state_file.open_store`. Methods raise `sqlite3.Error` when the disk fails."""
 
     def __init__(self, writer: aiosqlite.Connection, reader: aiosqlite.Connection, secret: bytes) -> None:
+        super().__init__(reader)
         self._writer = writer
-        self._reader = reader
         self._writing = asyncio.Lock()
         self.secret = secret
         """Random, made with the file: report keys are derived from it."""
@@ -128,7 +119,7 @@ class SqliteStore:
         return await self._known(self._reader, key, fingerprint)
 
     async def _known(self, db: aiosqlite.Connection, key: str, fingerprint: str) -> str | None:
-        row = await _one(db, "SELECT batch_id, fingerprint FROM batches WHERE idempotency_key = ?", (key,))
+        row = await one(db, "SELECT batch_id, fingerprint FROM batches WHERE idempotency_key = ?", (key,))
         if row is None:
             return None
         if row[1] != fingerprint:
@@ -137,7 +128,7 @@ class SqliteStore:
 
     async def unfinished(self) -> list[tuple[Batch, list[Stop]]]:
         """Every batch with something left to do, in order of arrival, with its sessions to stop."""
-        rows = await _all(
+        rows = await every(
             self._reader,
             "SELECT document, total, created_at, cancelled, contract_error, finished_at FROM batches "
             "WHERE finished_at IS NULL OR batch_id IN (SELECT batch_id FROM stops) ORDER BY position",
@@ -147,7 +138,7 @@ class SqliteStore:
     async def _unfinished_batch(self, row: Any) -> tuple[Batch, list[Stop]]:
         order = Order.model_validate_json(row[0])
         marks = ", ".join("?" * len(_TERMINAL))
-        open_rollouts = await _all(
+        open_rollouts = await every(
             self._reader,
             f"{schema.SELECT_ROLLOUT} WHERE batch_id = ? AND state NOT IN ({marks}) ORDER BY ordinal",
             (order.batch_id, *_TERMINAL),
@@ -167,11 +158,11 @@ class SqliteStore:
             contract_error=row[4],
             finished_at=row[5],
         )
-        stops = await _all(self._reader, "SELECT session_id, since FROM stops WHERE batch_id = ?", (order.batch_id,))
+        stops = await every(self._reader, "SELECT session_id, since FROM stops WHERE batch_id = ?", (order.batch_id,))
         return batch, [Stop(order.batch_id, s[0], s[1]) for s in stops]
 
     async def _standings(self, order: Order) -> list[Standing]:
-        rows = await _all(
+        rows = await every(
             self._reader,
             "SELECT grp, min(ordinal), count(*), coalesce(sum(state = ?), 0), max(admitted_at IS NOT NULL) "
             "FROM rollouts WHERE batch_id = ? GROUP BY grp ORDER BY grp",
@@ -181,7 +172,7 @@ class SqliteStore:
         return [Standing(first, size, size - extra, done, begun=bool(begun)) for _, first, size, done, begun in rows]
 
     async def _durations(self, order: Order) -> list[float]:
-        rows = await _all(
+        rows = await every(
             self._reader,
             "SELECT noticed_at - invoked_at FROM rollouts "
             "WHERE batch_id = ? AND state = ? AND noticed_at IS NOT NULL AND invoked_at IS NOT NULL",
@@ -191,98 +182,10 @@ class SqliteStore:
 
     async def payload(self, batch_id: str, group: int) -> dict[str, Any]:
         """The payload of the batch's ``group``-th group, from 0."""
-        row = await _one(
+        row = await one(
             self._reader, "SELECT payload FROM groups WHERE batch_id = ? AND position = ?", (batch_id, group)
         )
         if row is None:
             raise NotFound(f"batch {batch_id} has no group at position {group}")
         value: dict[str, Any] = orjson.loads(row[0])
         return value
-
-    async def _counts(self, batch_id: str) -> dict[RolloutState, int]:
-        rows = await _all(
-            self._reader, "SELECT state, count(*) FROM rollouts WHERE batch_id = ? GROUP BY state", (batch_id,)
-        )
-        return {RolloutState(state): n for state, n in rows}
-
-    async def status(self, batch_id: str) -> BatchStatus:
-        """Raises NotFound."""
-        row = await _one(
-            self._reader,
-            "SELECT document, total, created_at, cancelled, contract_error, finished_at FROM batches "
-            "WHERE batch_id = ?",
-            (batch_id,),
-        )
-        if row is None:
-            raise NotFound(f"no batch {batch_id!r:.80}: it never was, or it finished and its results' time is over")
-        failures = await _all(
-            self._reader,
-            "SELECT json_extract(failure, '$.type'), count(*) FROM rollouts WHERE batch_id = ? AND state = ? "
-            "GROUP BY 1",
-            (batch_id, RolloutState.FAILED.value),
-        )
-        state = BatchState.FINISHED if row[5] is not None else BatchState.CANCELLING if row[3] else BatchState.RUNNING
-        return BatchStatus(
-            batch_id=batch_id,
-            experiment_id=Order.model_validate_json(row[0]).experiment_id,
-            state=state,
-            created_at=row[2],
-            finished_at=row[5],
-            total=row[1],
-            counts=await self._counts(batch_id),
-            failures={str(kind): n for kind, n in failures},
-            contract_error=row[4],
-        )
-
-    async def batch_ids(self, limit: int) -> list[str]:
-        """Newest first."""
-        rows = await _all(self._reader, "SELECT batch_id FROM batches ORDER BY position DESC LIMIT ?", (limit,))
-        return [str(row[0]) for row in rows]
-
-    async def views(self, batch_id: str) -> list[RolloutView]:
-        """Every rollout of a batch in order; empty for an unknown one."""
-        rows = await _all(self._reader, f"{schema.SELECT_ROLLOUT} WHERE batch_id = ? ORDER BY ordinal", (batch_id,))
-        return [schema.view_of(schema.rollout_of(row)) for row in rows]
-
-    async def results(
-        self, batch_id: str, cursor: int, limit: int, max_bytes: int
-    ) -> tuple[list[StoredResult], int, int]:
-        """(results after ``cursor``; how many there are in all; how many there will be).
-
-        At least one result if there is any, then as many as fit ``limit`` and ``max_bytes``.
-
-        Raises:
-            NotFound: no such batch.
-            Unprocessable: ``cursor`` is beyond the last result.
-        """
-        row = await _one(
-            self._reader,
-            "SELECT total, (SELECT count(*) FROM results r WHERE r.batch_id = b.batch_id) FROM batches b "
-            "WHERE batch_id = ?",
-            (batch_id,),
-        )
-        if row is None:
-            raise NotFound(f"no batch {batch_id!r:.80}: it never was, or it finished and its results' time is over")
-        total, there = row
-        if cursor > there:
-            raise Unprocessable(f"cursor {cursor} is beyond the last result {there}: pass a cursor from this batch")
-        found: list[StoredResult] = []
-        size = 0
-        query = "SELECT seq, document, trajectory FROM results WHERE batch_id = ? AND seq > ? ORDER BY seq LIMIT ?"
-        async with self._reader.execute(query, (batch_id, cursor, limit)) as rows:
-            async for seq, document, trajectory in rows:
-                size += len(document) + len(trajectory or b"")
-                if found and size > max_bytes:
-                    break
-                found.append(StoredResult(seq, document, trajectory))
-        return found, there, total
-
-
-async def _one(db: aiosqlite.Connection, query: str, args: tuple[Any, ...] = ()) -> Any:
-    async with db.execute(query, args) as rows:
-        return await rows.fetchone()
-
-
-async def _all(db: aiosqlite.Connection, query: str, args: tuple[Any, ...] = ()) -> list[Any]:
-    async with db.execute(query, args) as rows:
-        return list(await rows.fetchall())

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from rollway_wire.failures import Failure
+from rollway_wire.failures import Failure, FailureType
 from rollway_wire.gateway import DEFAULT_POOL, POOL_PATTERN
 from rollway_wire.ids import check_segment
 from rollway_wire.rollout import ROLLOUT_KEY
@@ -243,6 +243,41 @@ class RolloutView(_Frozen):
     failure: Failure | None = None
 
 
+class FailureReason(_Frozen):
+    """One reason, over all rollouts of a batch that failed or were cancelled for it: messages that differ in numbers
+    alone count as one. GET /v1/batches/{batch_id}/failures, the most frequent first."""
+
+    type: FailureType
+    message: str
+    """As the first of them has it."""
+    rollouts: int
+    group_ids: list[str]
+    """The inputs concerned; the first hundred."""
+
+
+class SessionView(_Frozen):
+    """A session that a runtime was asked for and has not confirmed to be gone. GET /v1/sessions."""
+
+    session_id: str
+    state: Literal["starting", "running", "collecting", "stopping"]
+    since: float
+    """Unix seconds: when it was admitted, or was to be stopped."""
+    runtime: str
+    """Kind and address."""
+    batch_id: str
+    group_id: str | None = None
+    """With ``index``: the rollout it runs; None when it is only to be stopped."""
+    index: int | None = None
+
+
+class StopSessions(_Frozen):
+    """POST /v1/sessions/stop."""
+
+    session_ids: list[str] | None = Field(default=None, max_length=10_000)
+    """Their rollouts are cancelled; those not known or already being stopped are passed over. None: every batch is
+    cancelled, so that nothing starts another."""
+
+
 class Timings(_Frozen):
     """Unix seconds; None: did not happen."""
 
@@ -270,6 +305,12 @@ class RolloutResult(_Frozen):
     result: dict[str, Any] | None
     """The saved S3 object without the echoed payload."""
     timings: Timings
+
+
+NDJSON = "application/x-ndjson"
+EVENTS = "text/event-stream"
+ARROW = "application/vnd.apache.arrow.stream"
+"""Media types of results beside JSON and `rollway_wire.codec.MEDIA_TYPE`."""
 
 
 class ResultsPage(_Frozen):

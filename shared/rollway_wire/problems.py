@@ -5,6 +5,7 @@
     ├── Unauthorized 401
     ├── Forbidden 403
     ├── NotFound 404
+    ├── NotAcceptable 406
     ├── Conflict 409
     ├── Gone 410
     ├── TooLarge 413
@@ -66,6 +67,10 @@ class NotFound(RollwayError):
     status, code = 404, "not_found"
 
 
+class NotAcceptable(RollwayError):
+    status, code = 406, "not_acceptable"
+
+
 class Conflict(RollwayError):
     status, code = 409, "conflict"
 
@@ -105,7 +110,7 @@ class ContractViolation(RollwayError):
 BY_STATUS: dict[int, type[RollwayError]] = {
     c.status: c
     for c in (
-        BadRequest, Unauthorized, Forbidden, NotFound, Conflict, Gone, TooLarge, Unprocessable,
+        BadRequest, Unauthorized, Forbidden, NotFound, NotAcceptable, Conflict, Gone, TooLarge, Unprocessable,
         TooManyRequests, BadGateway, Unavailable, GatewayTimeout, ContractViolation,
     )
 }  # fmt: skip

@@ -67,7 +67,9 @@ def test_every_route_is_described_with_its_body_and_its_problems(tmp_path: Path)
     assert set(operations) == {
         ("post", "/v1/batches"), ("get", "/v1/batches"), ("get", "/v1/batches/{batch_id}"),
         ("get", "/v1/batches/{batch_id}/rollouts"), ("get", "/v1/batches/{batch_id}/results"),
-        ("post", "/v1/batches/{batch_id}/cancel"), ("post", "/v1/reports"), ("get", "/health"),
+        ("post", "/v1/batches/{batch_id}/cancel"), ("get", "/v1/batches/{batch_id}/failures"),
+        ("post", "/v1/batches/{batch_id}/rollouts/{group_id}/{index}/cancel"),
+        ("get", "/v1/sessions"), ("post", "/v1/sessions/stop"), ("post", "/v1/reports"), ("get", "/health"),
     }  # fmt: skip
     assert all(op.get("summary") for op in operations.values())
     submit = operations["post", "/v1/batches"]

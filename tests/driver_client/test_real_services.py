@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rollway_driver.client import DispatcherClient, GatewayClient, RolloutClient, RolloutFailed
-from rollway_wire.batch import ProcessRuntime, RolloutState
+from rollway_wire.batch import BatchRequest, Group, Limits, ProcessRuntime, RolloutState
 from rollway_wire.failures import FailureType
 from rollway_wire.gateway import SessionSpec, WorkerSpec
 from rollway_wire.problems import Conflict, NotFound
@@ -169,6 +169,31 @@ def test_async_invocations_run_together(stack: Stack) -> None:
             return [result["rewards"] for result in await asyncio.gather(*futures)]
 
     assert asyncio.run(run()) == [0, 1, 2]
+
+
+def test_lists_sessions_and_reasons_over_the_real_api(stack: Stack) -> None:
+    """Lists longer than a page come whole; one rollout is cancelled, then whatever runs is stopped."""
+    assert stack.dispatcher is not None
+    with DispatcherClient(stack.dispatcher.url, retry=QUICK) as client:
+        groups = [Group(group_id=f"g{i}", payload=stack.payload(act="hang" if i < 2 else "raise")) for i in range(3)]
+        made = client.submit(BatchRequest(groups=groups, runtime=RUNTIME))
+        until(lambda: client.status(made.batch_id).counts.get(RolloutState.RUNNING) == 2, "two hang", 60)
+        until(lambda: client.failures(made.batch_id), "one has failed", 60)
+        (reason,) = client.failures(made.batch_id)
+        assert (reason.type, reason.rollouts, reason.group_ids) == (FailureType.AGENT_ERROR, 1, ["g2"])
+        assert client.cancel_rollout(made.batch_id, "g0", 0).state is RolloutState.CANCELLED
+        until(lambda: len(client.sessions()) == 1, "one is left", 60)
+        (left,) = client.sessions()
+        assert (left.group_id, left.index, left.state) == ("g1", 0, "running")
+        client.stop_sessions([left.session_id])
+        until(lambda: not client.sessions(), "none is left", 60)
+        many = [Group(group_id=f"g{i}", n=4000, payload={}) for i in range(3)]
+        large = client.submit(BatchRequest(groups=many, runtime=RUNTIME, limits=Limits(max_concurrent=1)))
+        assert client.stop_sessions() is not None
+        views = client.rollouts(large.batch_id)
+        assert len({(v.group_id, v.index) for v in views}) == 12_000
+        assert {v.state for v in views} == {RolloutState.CANCELLED}
+        assert [b.batch_id for b in client.batches()] == [large.batch_id, made.batch_id]
 
 
 def test_the_gateways_own_api(stack: Stack) -> None:

@@ -140,6 +140,14 @@ MODELS: dict[str, BaseModel] = {
         rollout_id="b1/g1/3", batch_id="b1", group_id="g1", index=3, state=batch.RolloutState.FAILED, attempt=2,
         session_id=SESSION, failure=FAILURE,
     ),
+    "failure_reason": batch.FailureReason(
+        type=failures.FailureType.AGENT_ERROR, message="division by zero", rollouts=3, group_ids=["g1", "g2"]
+    ),
+    "session_view": batch.SessionView(
+        session_id=SESSION, state="running", since=1700000000.0, runtime="process", batch_id="b1", group_id="g1",
+        index=3,
+    ),
+    "stop_sessions": batch.StopSessions(session_ids=[SESSION]),
     "rollout_result": RESULT,
     "results_page": batch.ResultsPage(
         results=[{"rollout": RESULT.model_dump(mode="json"), "trajectory": None}], cursor=1, finished=False

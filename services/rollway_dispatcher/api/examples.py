@@ -76,9 +76,10 @@ _PROBLEM_SCHEMA: dict[str, Any] = {
 
 _MEANING = {
     400: "The body is not JSON.",
-    401: "No key, or another session's.",
+    401: "No key, or not the right one.",
     403: "Not allowed by this dispatcher's settings.",
     404: "No such batch.",
+    406: "No form that `Accept` takes.",
     409: "The Idempotency-Key was used with another body.",
     413: "The body is larger than the dispatcher takes.",
     422: "A field is unknown, missing or wrong; `detail` and `errors` say which.",

@@ -28,6 +28,8 @@ class Answer:
     """Without parameters, lower case."""
     content: bytes
     retry_after: str | None = None
+    next_path: str | None = None
+    """Path and query of a list's next page."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 from rollway_driver.client import dispatcher_calls as calls
 from rollway_driver.client.dispatcher_calls import FinishedRollout, Page
 from rollway_driver.client.retry import RetryPolicy
 from rollway_driver.client.transport import AsyncClosing, AsyncTransport, SyncClosing, SyncTransport
-from rollway_wire.batch import BatchRequest, BatchStatus, RolloutView
+from rollway_wire.batch import BatchRequest, BatchStatus, FailureReason, RolloutView, SessionView
 
 PAGE_LIMIT = 64
 """Results asked for at once: a page of long trajectories stays in the tens of megabytes."""
@@ -65,10 +65,16 @@ class DispatcherClient(SyncClosing):
         return self._transport.send(calls.status(batch_id))
 
     def batches(self) -> list[BatchStatus]:
-        return self._transport.send(calls.batches())
+        """Every batch the dispatcher knows, newest first."""
+        return self._transport.send_all(calls.batches())
 
     def rollouts(self, batch_id: str) -> list[RolloutView]:
-        return self._transport.send(calls.rollouts(batch_id))
+        """Every rollout of a batch, group by group."""
+        return self._transport.send_all(calls.rollouts(batch_id))
+
+    def failures(self, batch_id: str) -> list[FailureReason]:
+        """Why rollouts of a batch failed or were cancelled, the most frequent reason first."""
+        return self._transport.send(calls.failures(batch_id))
 
     def results(
         self,
@@ -116,6 +122,19 @@ class DispatcherClient(SyncClosing):
         """Stop a batch's rollouts; those already finished keep their results."""
         return self._transport.send(calls.cancel(batch_id))
 
+    def cancel_rollout(self, batch_id: str, group_id: str, index: int) -> RolloutView:
+        """Stop one rollout; the rest of its batch goes on. A finished one keeps its result."""
+        return self._transport.send(calls.cancel_rollout(batch_id, group_id, index))
+
+    def sessions(self) -> list[SessionView]:
+        """Every session, of all batches, that a runtime was asked for and has not confirmed to be gone."""
+        return self._transport.send(calls.sessions())
+
+    def stop_sessions(self, session_ids: Sequence[str] | None = None) -> list[SessionView]:
+        """Cancel the rollouts of these sessions, or with None every batch; those of them that are still there. They are
+        stopped until their runtime confirms it: ask `sessions` until they are gone."""
+        return self._transport.send(calls.stop_sessions(session_ids))
+
     def health(self) -> None:
         """Returns when the dispatcher answers that it is well."""
         self._transport.send(calls.health())
@@ -139,10 +158,16 @@ class AsyncDispatcherClient(AsyncClosing):
         return await self._transport.send(calls.status(batch_id))
 
     async def batches(self) -> list[BatchStatus]:
-        return await self._transport.send(calls.batches())
+        """As `DispatcherClient.batches`."""
+        return await self._transport.send_all(calls.batches())
 
     async def rollouts(self, batch_id: str) -> list[RolloutView]:
-        return await self._transport.send(calls.rollouts(batch_id))
+        """As `DispatcherClient.rollouts`."""
+        return await self._transport.send_all(calls.rollouts(batch_id))
+
+    async def failures(self, batch_id: str) -> list[FailureReason]:
+        """As `DispatcherClient.failures`."""
+        return await self._transport.send(calls.failures(batch_id))
 
     async def results(
         self,
@@ -182,6 +207,18 @@ class AsyncDispatcherClient(AsyncClosing):
     async def cancel(self, batch_id: str) -> BatchStatus:
         """As `DispatcherClient.cancel`."""
         return await self._transport.send(calls.cancel(batch_id))
+
+    async def cancel_rollout(self, batch_id: str, group_id: str, index: int) -> RolloutView:
+        """As `DispatcherClient.cancel_rollout`."""
+        return await self._transport.send(calls.cancel_rollout(batch_id, group_id, index))
+
+    async def sessions(self) -> list[SessionView]:
+        """As `DispatcherClient.sessions`."""
+        return await self._transport.send(calls.sessions())
+
+    async def stop_sessions(self, session_ids: Sequence[str] | None = None) -> list[SessionView]:
+        """As `DispatcherClient.stop_sessions`."""
+        return await self._transport.send(calls.stop_sessions(session_ids))
 
     async def health(self) -> None:
         """As `DispatcherClient.health`."""

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rollway_driver.client.call import ANSWER_TIMEOUT_S, Call, json_body, model, models, nothing, segment
-from rollway_wire.batch import BatchRequest, BatchStatus, ResultsPage, RolloutResult, RolloutView
+from rollway_wire.batch import (
+    BatchRequest,
+    BatchStatus,
+    FailureReason,
+    ResultsPage,
+    RolloutResult,
+    RolloutView,
+    SessionView,
+    StopSessions,
+)
 from rollway_wire.codec import MEDIA_TYPE, load_trajectory
 from rollway_wire.tokens import Trajectory
+
+CANCEL_TIMEOUT_S = 120.0
+"""Of many sessions at once: the dispatcher answers when all of it is on disk."""
 
 
 class FinishedRollout(NamedTuple):
@@ -37,11 +50,15 @@ def status(batch_id: str) -> Call[BatchStatus]:
 
 
 def batches() -> Call[list[BatchStatus]]:
-    return Call("GET", "/v1/batches", models(BatchStatus))
+    return Call("GET", "/v1/batches", models(BatchStatus), params={"limit": 1000})
 
 
 def rollouts(batch_id: str) -> Call[list[RolloutView]]:
-    return Call("GET", f"/v1/batches/{segment(batch_id)}/rollouts", models(RolloutView))
+    return Call("GET", f"/v1/batches/{segment(batch_id)}/rollouts", models(RolloutView), params={"limit": 10_000})
+
+
+def failures(batch_id: str) -> Call[list[FailureReason]]:
+    return Call("GET", f"/v1/batches/{segment(batch_id)}/failures", models(FailureReason))
 
 
 def results(batch_id: str, cursor: int, limit: int, wait_s: float, packed: bool) -> Call[Page]:
@@ -57,6 +74,20 @@ def results(batch_id: str, cursor: int, limit: int, wait_s: float, packed: bool)
 
 def cancel(batch_id: str) -> Call[BatchStatus]:
     return Call("POST", f"/v1/batches/{segment(batch_id)}/cancel", model(BatchStatus))
+
+
+def cancel_rollout(batch_id: str, group_id: str, index: int) -> Call[RolloutView]:
+    where = f"/v1/batches/{segment(batch_id)}/rollouts/{segment(group_id)}/{index}/cancel"
+    return Call("POST", where, model(RolloutView), timeout_s=CANCEL_TIMEOUT_S)
+
+
+def sessions() -> Call[list[SessionView]]:
+    return Call("GET", "/v1/sessions", models(SessionView))
+
+
+def stop_sessions(session_ids: Sequence[str] | None) -> Call[list[SessionView]]:
+    wanted = StopSessions(session_ids=None if session_ids is None else list(session_ids))
+    return Call("POST", "/v1/sessions/stop", models(SessionView), content=json_body(wanted), timeout_s=CANCEL_TIMEOUT_S)
 
 
 def health() -> Call[None]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -44,7 +45,7 @@ def _arguments(call: Call[Any]) -> dict[str, Any]:
     return {
         "method": call.method,
         "url": call.path,
-        "params": dict(call.params),
+        "params": dict(call.params) or None,  # an empty one would take away the query that the path has
         "headers": dict(call.headers) | ({"content-type": "application/json"} if call.content is not None else {}),
         "content": call.content,
         "timeout": httpx.Timeout(call.timeout_s, connect=CONNECT_TIMEOUT_S),
@@ -53,7 +54,18 @@ def _arguments(call: Call[Any]) -> dict[str, Any]:
 
 def _answer(response: httpx.Response) -> Answer:
     media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return Answer(response.status_code, media_type, response.content, response.headers.get("retry-after"))
+    return Answer(
+        response.status_code,
+        media_type,
+        response.content,
+        response.headers.get("retry-after"),
+        response.links.get("next", {}).get("url"),
+    )
+
+
+def _following(call: Call[T], answer: Answer) -> Call[T] | None:
+    """The call for a list's next page; None after the last."""
+    return None if answer.next_path is None else replace(call, path=answer.next_path, params={})
 
 
 def _lost(error: httpx.HTTPError, where: str) -> RollwayError:
@@ -76,10 +88,24 @@ class SyncTransport:
 
     def send(self, call: Call[T]) -> T:
         """The call's value. Raises as `read_answer`, and `Unavailable` or `GatewayTimeout` past the deadline."""
+        return self._exchange(call)[0]
+
+    def send_all(self, call: Call[list[T]]) -> list[T]:
+        """Every page of a list. Raises as `send`."""
+        found: list[T] = []
+        page: Call[list[T]] | None = call
+        while page is not None:
+            items, answer = self._exchange(page)
+            found += items
+            page = _following(page, answer)
+        return found
+
+    def _exchange(self, call: Call[T]) -> tuple[T, Answer]:
         where, attempts = f"{call.method} {self.base_url}{call.path}", Attempts(self._retry)
         while True:
             try:
-                return read_answer(call, _answer(self._http.request(**_arguments(call))), where)
+                answer = _answer(self._http.request(**_arguments(call)))
+                return read_answer(call, answer, where), answer
             except httpx.HTTPError as e:
                 error = _lost(e, where)
             except RollwayError as e:
@@ -102,13 +128,26 @@ class AsyncTransport:
 
     async def send(self, call: Call[T]) -> T:
         """As `SyncTransport.send`."""
+        return (await self._exchange(call))[0]
+
+    async def send_all(self, call: Call[list[T]]) -> list[T]:
+        """As `SyncTransport.send_all`."""
+        found: list[T] = []
+        page: Call[list[T]] | None = call
+        while page is not None:
+            items, answer = await self._exchange(page)
+            found += items
+            page = _following(page, answer)
+        return found
+
+    async def _exchange(self, call: Call[T]) -> tuple[T, Answer]:
         where, attempts = f"{call.method} {self.base_url}{call.path}", Attempts(self._retry)
         while True:
             try:
                 answer = _answer(await self._http.request(**_arguments(call)))
                 if len(answer.content) > OFF_LOOP_BYTES:
-                    return await asyncio.to_thread(read_answer, call, answer, where)
-                return read_answer(call, answer, where)
+                    return await asyncio.to_thread(read_answer, call, answer, where), answer
+                return read_answer(call, answer, where), answer
             except httpx.HTTPError as e:
                 error = _lost(e, where)
             except RollwayError as e:
