@@ -1,0 +1,215 @@
+"""``python -m benchmarks.dispatcher.scale``: N concurrent rollouts of a sleeping agent in one dispatcher process.
+
+A sweep over N. Per run: how long after an agent was done its result was noticed and published, what the dispatcher's
+loop made /health wait meanwhile, CPU and memory per rollout, S3 requests per rollout, and whether every result came
+once. The S3 server (moto) and the stand-in for the containers run beside it, the dispatcher on a core of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import uvloop
+
+from benchmarks.gateway import machine
+from benchmarks.gateway.process import Process
+from benchmarks.gateway.table import markdown
+
+BUCKET = "results"
+COLUMNS = {
+    "n": "rollouts at once", "results": "results, each once", "notice_p50_ms": "noticed after, ms, median",
+    "notice_p99_ms": "p99", "publish_p99_ms": "published after noticing, ms, p99", "health_p99_ms": "/health, ms, p99",
+    "cpu_ms": "CPU ms a rollout", "kib": "KiB a rollout", "s3": "S3 requests a rollout, agents' own put included",
+}  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def percentile(values: list[float], p: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(p * len(values)))]
+
+
+class Scene:
+    """The three processes of one run."""
+
+    def __init__(self, folder: Path, heartbeat_s: float) -> None:
+        cores = machine.cores()
+        self._ports = {name: free_port() for name in ("s3", "sleepers", "dispatcher")}
+        s3 = f"http://127.0.0.1:{self._ports['s3']}"
+        aws = {
+            "AWS_ENDPOINT_URL_S3": s3, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }  # fmt: skip
+        prefix = "ROLLWAY_DISPATCHER_"
+        settings = {
+            "PORT": str(self._ports["dispatcher"]), "S3_ENDPOINT_URL": s3, "S3_BUCKET": BUCKET, "REGION": "us-east-1",
+            "STATE_PATH": str(folder / "state.sqlite3"), "MAX_CONCURRENT": "100000",
+            "HEARTBEAT_INTERVAL_S": str(heartbeat_s), "HEARTBEAT_WINDOW_S": str(heartbeat_s * 6),
+        }  # fmt: skip
+        os.environ.pop("AWS_PROFILE", None)
+        root = str(Path(__file__).parents[2])
+        python = [sys.executable, "-m"]
+
+        def run(name: str, module: str, core: int, env: dict[str, str], *arguments: str) -> Process:
+            log = folder / f"{name}.log"
+            return Process([*python, module, *arguments], core=core, log=log, environment=env, cwd=Path(root))
+
+        self.s3 = run("s3", "benchmarks.dispatcher.counting_s3", cores.client, aws, str(self._ports["s3"]))
+        self.sleepers = run(
+            "sleepers", "benchmarks.dispatcher.sleepers", cores.client, aws, str(self._ports["sleepers"])
+        )
+        ours = {prefix + name: value for name, value in settings.items()}
+        self.dispatcher = run("dispatcher", "rollway_dispatcher", cores.subject, {**aws, **ours})
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self._ports[name]}"
+
+    async def ready(self, http: aiohttp.ClientSession) -> None:
+        for name, path in (("s3", "/_counts"), ("sleepers", "/ping")):
+            await self._until(http, self.url(name) + path)
+        async with http.put(f"{self.url('s3')}/{BUCKET}") as answer:
+            answer.raise_for_status()
+        await self._until(http, self.url("dispatcher") + "/health")
+
+    async def _until(self, http: aiohttp.ClientSession, url: str) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    async with http.get(url) as answer:
+                        if answer.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.05)
+
+    def stop(self) -> None:
+        for process in (self.dispatcher, self.sleepers, self.s3):
+            process.stop()
+
+
+def request(scene: Scene, n: int, sleep_s: float, *, pushes: bool) -> dict[str, Any]:
+    """Groups of eight; the agents end evenly over the last third of the time."""
+    groups = []
+    for i in range(-(-n // 8)):
+        size = min(8, n - 8 * i)
+        spread = sleep_s * (0.67 + 0.33 * (i * 8 / n))
+        groups.append({"group_id": f"g{i}", "n": size, "payload": {"sleep_s": spread, "pushes": pushes}})
+    runtime = {"kind": "http", "urls": [scene.url("sleepers")], "sessions_per_url": n}
+    return {"groups": groups, "runtime": runtime, "capture": None, "limits": {"rollout_timeout_s": 3600}}
+
+
+async def _health(http: aiohttp.ClientSession, url: str, found: list[float]) -> None:
+    while True:
+        began = time.perf_counter()
+        async with http.get(url) as answer:
+            await answer.read()
+        found.append(time.perf_counter() - began)
+        await asyncio.sleep(0.05)
+
+
+async def measure(n: int, sleep_s: float, *, pushes: bool = True, heartbeat_s: float = 5.0) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        scene = Scene(Path(folder), heartbeat_s)
+        try:
+            timeout = aiohttp.ClientTimeout(total=None)
+            async with aiohttp.ClientSession(timeout=timeout) as http:
+                await scene.ready(http)
+                return await _run(scene, http, n, sleep_s, pushes=pushes)
+        finally:
+            scene.stop()
+
+
+async def _run(scene: Scene, http: aiohttp.ClientSession, n: int, sleep_s: float, *, pushes: bool) -> dict[str, Any]:
+    await scene.dispatcher.settle()
+    memory, cpu = scene.dispatcher.resident(), scene.dispatcher.cpu_s()
+    waits: list[float] = []
+    base = scene.url("dispatcher")
+    watching = asyncio.create_task(_health(http, f"{base}/health", waits), name="health")
+    async with http.post(f"{base}/v1/batches", json=request(scene, n, sleep_s, pushes=pushes)) as answer:
+        answer.raise_for_status()
+        batch = (await answer.json())["batch_id"]
+    peak = await _peak(scene, http, n, base, batch)
+    results = await _results(http, base, batch)
+    cpu = scene.dispatcher.cpu_s() - cpu
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    async with http.get(scene.url("s3") + "/_counts") as answer:
+        counts: dict[str, int] = json.loads(await answer.text())
+    good = [r for r in results if r["state"] == "succeeded"]
+    notice = [r["timings"]["noticed_at"] - r["result"]["done_at"] for r in good]
+    publish = [r["timings"]["finished_at"] - r["timings"]["noticed_at"] for r in good]
+    once = len({r["rollout_id"] for r in results}) == len(results) == len(good) == n
+    return {
+        "n": n, "results": f"{len(good)}{'' if once else ' (WRONG)'}",
+        "notice_p50_ms": 1e3 * statistics.median(notice), "notice_p99_ms": 1e3 * percentile(notice, 0.99),
+        "publish_p99_ms": 1e3 * percentile(publish, 0.99), "health_p99_ms": 1e3 * percentile(waits, 0.99),
+        "cpu_ms": 1e3 * cpu / n, "kib": (peak - memory) / 1024 / n, "s3": (sum(counts.values()) - 1) / n,
+        "counts": counts,
+    }  # fmt: skip
+
+
+async def _peak(scene: Scene, http: aiohttp.ClientSession, n: int, base: str, batch: str) -> int:
+    """Resident bytes when all run, or as many as ever do at once."""
+    peak = 0
+    while True:
+        async with http.get(f"{base}/v1/batches/{batch}") as answer:
+            counts = (await answer.json())["counts"]
+        peak = max(peak, scene.dispatcher.resident())
+        if counts.get("running", 0) == n or counts.get("succeeded", 0) > 0 or counts.get("failed", 0) > 0:
+            await scene.dispatcher.settle()
+            return scene.dispatcher.resident()
+        await asyncio.sleep(0.5)
+
+
+async def _results(http: aiohttp.ClientSession, base: str, batch: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    cursor, finished = 0, False
+    while not finished:
+        query = {"cursor": str(cursor), "limit": "500", "wait_s": "20"}
+        async with http.get(f"{base}/v1/batches/{batch}/results", params=query) as answer:
+            answer.raise_for_status()
+            page = await answer.json()
+        found += [r["rollout"] for r in page["results"]]
+        cursor, finished = page["cursor"], page["finished"]
+    return found
+
+
+def shown(rows: list[dict[str, Any]]) -> str:
+    def cell(value: Any) -> str:
+        return value if isinstance(value, str) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+    return markdown(list(COLUMNS.values()), [[cell(row[name]) for name in COLUMNS] for row in rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.dispatcher.scale", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--sizes", default="100,500,1000,2500,5000")
+    parser.add_argument("--sleep", type=float, default=60.0, help="seconds that the longest agent sleeps (60)")
+    parser.add_argument("--no-push", action="store_true", help="agents never report: results are noticed by listing")
+    args = parser.parse_args()
+    rows = []
+    for n in map(int, args.sizes.split(",")):
+        print(f"{n} rollouts", file=sys.stderr, flush=True)
+        rows.append(uvloop.run(measure(n, args.sleep, pushes=not args.no_push)))
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    print(shown(rows))
+
+
+if __name__ == "__main__":
+    main()
