@@ -4,7 +4,6 @@ none and a reason."""
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from array import array
 from collections.abc import Iterable
 
@@ -19,19 +18,14 @@ from rollway_wire.routing import RoutedExperts, Rows
 from rollway_wire.tokens import Sequence, Trajectory, Turn
 from tests.gateway_tree.sessions import turn
 from tests.gateway_tree.test_cut_properties import session_trees
+from tests.kit.scripted_router import ScriptedRouter
 
 LAYERS, TOP_K = 2, 2
 SILENT = "the engine returned no routed experts"
 
 
 def route(tokens: array[int], version: int) -> array[int]:
-    """The scripted router: a row is a digest of its token's whole prefix and the policy version."""
-    rows = array("B")
-    seen = hashlib.blake2b(str(version).encode(), digest_size=LAYERS * TOP_K)
-    for t in tokens:
-        seen.update(t.to_bytes(4, "little"))
-        rows.frombytes(seen.digest())
-    return rows
+    return ScriptedRouter(LAYERS, TOP_K, weights=version).rows(tokens)
 
 
 def tokens_of(t: Turn) -> array[int]:

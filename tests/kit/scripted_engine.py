@@ -35,6 +35,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.kit.scripted_model import BOS, EOS, FIRST_BYTE, template_text
+from tests.kit.scripted_router import ScriptedRouter
 
 PROMPT_FIELDS = ("prompt_token_ids", "prompt_text")
 
@@ -62,7 +63,7 @@ class Reply:
     hold: asyncio.Event | None = None
     """Wait for it before the answer (non-stream) or before the third event."""
     drop: frozenset[str] = frozenset()
-    """Evidence to withhold: "logprobs", "token_ids", "prompt_token_ids", "usage", "done"."""
+    """Evidence to withhold: "logprobs", "token_ids", "prompt_token_ids", "usage", "done", "routed_experts"."""
     status: int = 200
     error: dict[str, Any] | None = None
     """The body for a status of 400 and more; with status 200, an error event in the middle of the stream."""
@@ -120,6 +121,7 @@ class _Choice:
     reply: Reply
     chat: bool
     body: dict[str, Any]
+    router: ScriptedRouter | None = None
 
     def __post_init__(self) -> None:
         r = self.reply
@@ -175,13 +177,19 @@ class _Choice:
         if self.chat:
             return {
                 "index": self.index, "message": self.message(), "logprobs": self.logprobs(0, len(self.ids)),
-                "finish_reason": self.finish, "stop_reason": r.stop_reason, "token_ids": ids, "routed_experts": None,
+                "finish_reason": self.finish, "stop_reason": r.stop_reason, "token_ids": ids,
+                "routed_experts": self.routed_experts(prompt),
             }  # fmt: skip
         return {
             "index": self.index, "text": self.text, "logprobs": self.logprobs(0, len(self.ids)),
             "finish_reason": self.finish, "stop_reason": r.stop_reason, "token_ids": ids, "prompt_logprobs": None,
-            "prompt_token_ids": prompt if self.shows_ids else None, "routed_experts": None,
+            "prompt_token_ids": prompt if self.shows_ids else None, "routed_experts": self.routed_experts(prompt),
         }  # fmt: skip
+
+    def routed_experts(self, prompt: list[int]) -> str | None:
+        if self.router is None or "routed_experts" in self.reply.drop:
+            return None
+        return self.router.text(prompt, self.ids, self.body.get("routed_experts_prompt_start") or 0)
 
     def deltas(self) -> Iterator[tuple[int, int, dict[str, Any], bool]]:
         """(first token, past the last, delta, is the last) per event. Tool calls come whole, on the last event."""
@@ -216,6 +224,8 @@ class ScriptedEngine:
         self.parses = True
         """Has a tool parser."""
         self.takes_ids = True
+        self.router: ScriptedRouter | None = None
+        """Returns routed experts, with whole answers only."""
         self.aborts = True
         """Has a route to abort generations by request id: those on hold end with what was sampled."""
         self.on_hold: dict[str, asyncio.Event] = {}
@@ -352,7 +362,7 @@ class ScriptedEngine:
     def _choices(self, body: dict[str, Any], reply: Reply, chat: bool) -> tuple[list[list[int]], list[_Choice], int]:
         prompts = self._prompts(body, chat)
         n = body.get("n") or 1
-        return prompts, [_Choice(i, reply, chat, body) for i in range(n * len(prompts))], n
+        return prompts, [_Choice(i, reply, chat, body, self.router) for i in range(n * len(prompts))], n
 
     async def _whole(self, request: web.Request, body: dict[str, Any], reply: Reply) -> web.StreamResponse:
         if await self._held(request, reply):
