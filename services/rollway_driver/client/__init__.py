@@ -8,14 +8,16 @@
 from rollway_driver.client.batch_item import BatchItem
 from rollway_driver.client.batch_result import AsyncBatchResult, BatchResult
 from rollway_driver.client.dispatcher import AsyncDispatcherClient, DispatcherClient
-from rollway_driver.client.dispatcher_calls import FinishedRollout, Page
+from rollway_driver.client.dispatcher_calls import ArrowPage, FinishedRollout, Page
 from rollway_driver.client.errors import ClientClosed, DamagedAnswer, RolloutFailed
 from rollway_driver.client.gateway import AsyncGatewayClient, GatewayClient
 from rollway_driver.client.retry import RetryPolicy
 from rollway_driver.client.rollout_client import RolloutClient
 from rollway_driver.client.rollout_future import RolloutFuture
+from rollway_driver.client.streaming import StreamedRollout
 
 __all__ = [
+    "ArrowPage",
     "AsyncBatchResult",
     "AsyncDispatcherClient",
     "AsyncGatewayClient",
@@ -31,4 +33,5 @@ __all__ = [
     "RolloutClient",
     "RolloutFailed",
     "RolloutFuture",
+    "StreamedRollout",
 ]

@@ -14,6 +14,7 @@ from rollway_driver.client.collector import Collector
 from rollway_driver.client.dispatcher import EMPTY_PAGE_PAUSE_S, WAIT_S
 from rollway_driver.client.dispatcher_calls import Page
 from rollway_driver.client.loop_thread import settled
+from rollway_driver.client.progress import Bar
 from rollway_wire.batch import BatchRequest, Group
 from rollway_wire.problems import BadRequest
 
@@ -25,7 +26,10 @@ MakeRequest = Callable[[list[Group]], BatchRequest]
 class _Run:
     """One pass over a batch: which payload each group is, and how far its results have been read. No I/O."""
 
-    def __init__(self, payloads: Sequence[Mapping[str, Any]], timeout: float, log_interval: float) -> None:
+    def __init__(
+        self, payloads: Sequence[Mapping[str, Any]], timeout: float, log_interval: float, progress: bool
+    ) -> None:
+        self.bar = Bar(len(payloads), shown=progress)
         self.groups: list[Group] = []
         self.rejected: list[BatchItem] = []
         for index, payload in enumerate(payloads):
@@ -34,6 +38,7 @@ class _Run:
                 self.groups.append(Group(group_id=str(index), payload=dict(payload)))
             except (BadRequest, ValueError, TypeError) as e:
                 self.rejected.append(rejected_item(e, index))
+                self.bar.add(None, failed=True)
         self.batch_id = ""
         self.cursor = 0
         self.finished = not self.groups
@@ -52,6 +57,8 @@ class _Run:
         self.cursor, self.finished = page.cursor, page.finished
         self._done += len(items)
         self._failed += sum(item.failure is not None for item in items)
+        for finished in page.results:
+            self.bar.add(finished.rollout.rewards, failed=finished.rollout.failure is not None)
         if self.finished or time.monotonic() - self._logged >= self._log_interval:
             self._logged = time.monotonic()
             log.info(
@@ -62,6 +69,7 @@ class _Run:
 
     def leave(self) -> None:
         """Say what an iteration that ends early leaves behind."""
+        self.bar.close()
         if self.batch_id and not self.finished:
             log.warning(
                 "batch %s was left with %d of %d rollouts not read; they go on at the dispatcher unless cancelled",
@@ -77,12 +85,14 @@ class _Batch:
         payloads: Sequence[Mapping[str, Any]],
         timeout: float,
         log_interval: float,
+        *,
+        progress: bool = False,
     ) -> None:
         self.payloads = list(payloads)
         self.batch_id: str | None = None
         """At the dispatcher, once iteration has posted it."""
         self._collector, self._make_request = collector, make_request
-        self._timeout, self._log_interval = timeout, log_interval
+        self._timeout, self._log_interval, self._progress = timeout, log_interval, progress
 
 
 class BatchResult(_Batch):
@@ -95,7 +105,7 @@ class BatchResult(_Batch):
     """
 
     def __iter__(self) -> Iterator[BatchItem]:
-        run = _Run(self.payloads, self._timeout, self._log_interval)
+        run = _Run(self.payloads, self._timeout, self._log_interval, self._progress)
         yield from run.rejected
         if run.finished:
             return
@@ -118,7 +128,7 @@ class AsyncBatchResult(_Batch):
     """`BatchResult` for ``async for``. Cancelling the iterating task before the batch is posted stops the batch."""
 
     async def __aiter__(self) -> AsyncIterator[BatchItem]:
-        run = _Run(self.payloads, self._timeout, self._log_interval)
+        run = _Run(self.payloads, self._timeout, self._log_interval, self._progress)
         for item in run.rejected:
             yield item
         if run.finished:

@@ -11,6 +11,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from rollway_driver.client.errors import DamagedAnswer
+from rollway_wire.batch import ARROW
 from rollway_wire.codec import MEDIA_TYPE, load_packed
 from rollway_wire.problems import BadGateway, BadRequest, ContractViolation, RollwayError, from_problem
 
@@ -87,6 +88,8 @@ def nothing(_: Any) -> None:
 def _decoded(answer: Answer) -> Any:
     if not answer.content:
         return None
+    if answer.media_type == ARROW:
+        return answer.content
     return load_packed(answer.content) if answer.media_type == MEDIA_TYPE else orjson.loads(answer.content)
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from rollway_driver.client.call import ANSWER_TIMEOUT_S, Call, json_body, model, models, nothing, segment
 from rollway_wire.batch import (
+    ARROW,
     BatchRequest,
     BatchStatus,
     FailureReason,
@@ -38,6 +39,14 @@ class Page(NamedTuple):
     """Pass back to get what finished after these."""
     finished: bool
     """True when every rollout is terminal and this page reaches the end."""
+
+
+class ArrowPage(NamedTuple):
+    """A page as columns: a ``pyarrow.Table`` with a row per rollout, in the order they finished."""
+
+    table: Any
+    cursor: int
+    finished: bool
 
 
 def submit(request: BatchRequest, idempotency_key: str) -> Call[BatchStatus]:
@@ -72,6 +81,18 @@ def results(batch_id: str, cursor: int, limit: int, wait_s: float, packed: bool)
     )
 
 
+def arrow_page(batch_id: str, cursor: int, limit: int, wait_s: float, trajectories: bool) -> Call[ArrowPage]:
+    params = {"cursor": cursor, "limit": limit, "wait_s": f"{wait_s:g}", "trajectories": str(trajectories).lower()}
+    return Call(
+        "GET",
+        f"/v1/batches/{segment(batch_id)}/results",
+        _arrow_page,
+        params=params,
+        headers={"accept": ARROW},
+        timeout_s=wait_s + ANSWER_TIMEOUT_S,
+    )
+
+
 def cancel(batch_id: str) -> Call[BatchStatus]:
     return Call("POST", f"/v1/batches/{segment(batch_id)}/cancel", model(BatchStatus))
 
@@ -96,10 +117,19 @@ def health() -> Call[None]:
 
 def _page(body: Any) -> Page:
     page = ResultsPage.model_validate(body)
-    return Page(tuple(_finished(entry) for entry in page.results), page.cursor, page.finished)
+    return Page(tuple(finished_rollout(entry) for entry in page.results), page.cursor, page.finished)
 
 
-def _finished(entry: dict[str, Any]) -> FinishedRollout:
+def _arrow_page(body: bytes) -> ArrowPage:
+    import pyarrow  # heavy, and only for those who ask for columns
+
+    table = pyarrow.ipc.open_stream(body).read_all()
+    said = table.schema.metadata
+    return ArrowPage(table, int(said[b"rollway.cursor"]), said[b"rollway.finished"] == b"true")
+
+
+def finished_rollout(entry: dict[str, Any]) -> FinishedRollout:
+    """From a page's entry or a stream's line."""
     tree = entry["trajectory"]
     return FinishedRollout(
         RolloutResult.model_validate(entry["rollout"]), None if tree is None else load_trajectory(tree)

@@ -146,6 +146,8 @@ class RolloutClient:
         max_interval: float = 30.0,
         backoff_factor: float = 1.5,
         log_interval: float = 30.0,
+        *,
+        progress: bool = False,
     ) -> BatchResult:
         """Run every payload once and iterate over their ends in the order they come.
 
@@ -156,12 +158,13 @@ class RolloutClient:
             initial_interval: like ``max_interval`` and ``backoff_factor`` taken for compatibility and without effect:
                 the dispatcher answers when something finishes, so no polls need spacing.
             log_interval: seconds between progress lines of this module's logger.
+            progress: draw a progress bar while it is iterated; needs the extra ``progress``.
 
         Raises:
             ValueError: ``max_concurrent_sessions`` or ``timeout`` out of range.
         """
         make = self._batch(max_concurrent_sessions, timeout)
-        return BatchResult(self._collector, make, payloads, timeout, log_interval)
+        return BatchResult(self._collector, make, payloads, timeout, log_interval, progress=progress)
 
     def run_batch_async(
         self,
@@ -172,10 +175,12 @@ class RolloutClient:
         max_interval: float = 30.0,
         backoff_factor: float = 1.5,
         log_interval: float = 30.0,
+        *,
+        progress: bool = False,
     ) -> AsyncBatchResult:
         """`run_batch` for ``async for``."""
         make = self._batch(max_concurrent_sessions, timeout)
-        return AsyncBatchResult(self._collector, make, payloads, timeout, log_interval)
+        return AsyncBatchResult(self._collector, make, payloads, timeout, log_interval, progress=progress)
 
     def close(self, *, cancel: bool = False) -> None:
         """End the poller. ``cancel`` stops the rollouts not done; otherwise a warning names them and they go on."""

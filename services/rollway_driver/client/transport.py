@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -74,6 +74,23 @@ def _lost(error: httpx.HTTPError, where: str) -> RollwayError:
     return Unavailable(f"{where}: cannot be reached: {type(error).__name__}: {error}")
 
 
+class _Lines:
+    """Cuts bytes at line feeds; not as text, whose lines end at U+2028, too."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+
+    def of(self, chunk: bytes) -> list[bytes]:
+        """The lines that end in this chunk."""
+        first, *later = chunk.split(b"\n")
+        self._begun.append(first)
+        if not later:
+            return []
+        ended = [b"".join(self._begun), *later[:-1]]
+        self._begun = later[-1:]
+        return ended
+
+
 class SyncTransport:
     """One connection pool to one service. Safe to use from several threads at once.
 
@@ -83,7 +100,7 @@ class SyncTransport:
 
     def __init__(self, base_url: str, *, headers: Mapping[str, str] | None = None, retry: RetryPolicy | None = None):
         self.base_url = base_url.rstrip("/")
-        self._retry = retry or RetryPolicy()
+        self.retry = retry or RetryPolicy()
         self._http = httpx.Client(**_options(base_url, headers))
 
     def send(self, call: Call[T]) -> T:
@@ -101,7 +118,7 @@ class SyncTransport:
         return found
 
     def _exchange(self, call: Call[T]) -> tuple[T, Answer]:
-        where, attempts = f"{call.method} {self.base_url}{call.path}", Attempts(self._retry)
+        where, attempts = f"{call.method} {self.base_url}{call.path}", Attempts(self.retry)
         while True:
             try:
                 answer = _answer(self._http.request(**_arguments(call)))
@@ -114,6 +131,23 @@ class SyncTransport:
             log.info("%s: %s; again in %.2f s", where, error, wait)
             time.sleep(wait)
 
+    def lines(self, call: Call[None]) -> Iterator[bytes]:
+        """The lines of an answer as they come, the last one only if it is whole. One attempt.
+
+        Raises:
+            RollwayError: as `send`, also when the connection is lost.
+        """
+        where, lines = f"{call.method} {self.base_url}{call.path}", _Lines()
+        try:
+            with self._http.stream(**_arguments(call)) as response:
+                if response.status_code >= 300:
+                    response.read()
+                    read_answer(call, _answer(response), where)
+                for chunk in response.iter_bytes():
+                    yield from lines.of(chunk)
+        except httpx.HTTPError as e:
+            raise _lost(e, where) from e
+
     def close(self) -> None:
         self._http.close()
 
@@ -123,7 +157,7 @@ class AsyncTransport:
 
     def __init__(self, base_url: str, *, headers: Mapping[str, str] | None = None, retry: RetryPolicy | None = None):
         self.base_url = base_url.rstrip("/")
-        self._retry = retry or RetryPolicy()
+        self.retry = retry or RetryPolicy()
         self._http = httpx.AsyncClient(**_options(base_url, headers))
 
     async def send(self, call: Call[T]) -> T:
@@ -141,7 +175,7 @@ class AsyncTransport:
         return found
 
     async def _exchange(self, call: Call[T]) -> tuple[T, Answer]:
-        where, attempts = f"{call.method} {self.base_url}{call.path}", Attempts(self._retry)
+        where, attempts = f"{call.method} {self.base_url}{call.path}", Attempts(self.retry)
         while True:
             try:
                 answer = _answer(await self._http.request(**_arguments(call)))
@@ -155,6 +189,24 @@ class AsyncTransport:
             wait = attempts.after(error)
             log.info("%s: %s; again in %.2f s", where, error, wait)
             await asyncio.sleep(wait)
+
+    async def lines(self, call: Call[None]) -> AsyncIterator[bytes]:
+        """The lines of an answer as they come, the last one only if it is whole. One attempt.
+
+        Raises:
+            RollwayError: as `send`, also when the connection is lost.
+        """
+        where, lines = f"{call.method} {self.base_url}{call.path}", _Lines()
+        try:
+            async with self._http.stream(**_arguments(call)) as response:
+                if response.status_code >= 300:
+                    await response.aread()
+                    read_answer(call, _answer(response), where)
+                async for chunk in response.aiter_bytes():
+                    for line in lines.of(chunk):
+                        yield line
+        except httpx.HTTPError as e:
+            raise _lost(e, where) from e
 
     async def aclose(self) -> None:
         await self._http.aclose()
