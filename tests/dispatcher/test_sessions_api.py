@@ -10,14 +10,13 @@ from typing import Any
 import httpx
 
 from rollway_dispatcher.settings import DispatcherSettings
-from tests.dispatcher.harness import Api, agent_pids, calling, serving
-from tests.dispatcher.test_agentcore import ARN, StartEmulator, emulator, runtime, sessions
+from tests.dispatcher.harness import ARN, Api, agent_pids, calling, serving
+from tests.dispatcher.test_agentcore import StartEmulator, runtime, sessions
 from tests.dispatcher.test_restart import start
 from tests.kit.deadlines import eventually
 from tests.kit.services import Services
 
 Make = Callable[..., dict[str, Any]]
-__all__ = ["emulator"]
 
 
 async def listed(api: Api) -> list[dict[str, Any]]:
