@@ -59,9 +59,11 @@ types: setup-dev ## Static types, strict
 imports: setup-dev ## Who may import whom
 	@$(BIN)/lint-imports
 
-bench: setup-dev ## Gateways side by side, with their peers (CHECK=1 compares ours with the recorded baseline)
-	@$(BIN)/python -m benchmarks.gateway $(if $(CHECK),--check) $(ARGS)
-	@$(if $(CHECK),true,$(BIN)/python -m benchmarks.fidelity)
+bench: setup-dev setup-trainer ## Gateways, fidelity and updates, recorded with their tables (CHECK=1: ours against the record)
+	@$(BIN)/python -m benchmarks.gateway $(if $(CHECK),--check,--record)
+	@$(if $(CHECK),true,$(BIN)/python -m benchmarks.fidelity --record)
+	@$(if $(CHECK),true,$(BIN)/python -m benchmarks.update --record)
+	@$(if $(CHECK),true,$(BIN)/python -m benchmarks.readme)
 
 clean: ## Remove environments, caches and what runs left behind
 	rm -rf $(DEV) $(AGENT) $(TRAINER) .work .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build

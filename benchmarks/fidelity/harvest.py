@@ -25,17 +25,16 @@ def _plain(value: Any) -> list[int]:
 
 
 async def rllm(client: httpx.AsyncClient, session: str) -> list[Row]:
-    """Its traces hold one call each. A trainer joins those whose prompt extends what came before, which is done here,
-    so that the gateway is not charged with work that its trainers do."""
+    """Its traces hold one call each. One whose prompt extends a row is joined to that row here, so that the gateway
+    is not charged with work that its trainers do."""
     got = await client.get(f"/sessions/{session}/traces")
     got.raise_for_status()
     rows: list[Row] = []
     for trace in sorted(got.json(), key=lambda t: t["timestamp"]):
         prompt, sampled = trace["prompt_token_ids"], trace["completion_token_ids"]
-        if rows and prompt[: len(rows[-1][0])] == rows[-1][0]:
-            ids, mask = rows.pop()
-        else:
-            ids, mask = [], []
+        known = [row for row in rows if prompt[: len(row[0])] == row[0]]
+        ids, mask = max(known, key=lambda row: len(row[0]), default=([], []))
+        rows = [row for row in rows if row[0] is not ids]
         mask = [*mask, *([0] * (len(prompt) - len(ids))), *([1] * len(sampled))]
         rows.append(([*prompt, *sampled], mask))
     return rows

@@ -29,11 +29,23 @@ def _peer(name: str, harvest: Harvest, **how: str) -> Compared:
     return Compared(subject, harvest, **how)
 
 
+def _agentcore(mode: str) -> Compared:
+    """Linear is its way for agents that only append; tree is its default."""
+    linear = _peer("agentcore-linear", agentcore, base="/v1", key="{session}")
+    subject = linear.subject
+    label = subject.label.replace("linear", mode)
+    made = replace(
+        subject, name=f"agentcore-{mode}", label=label, command=lambda at: [*subject.command(at), "--mode", mode]
+    )
+    return replace(linear, subject=made)
+
+
 COMPARED = (
     _ours("exact", "Rollway, exact mode"),
     _ours("mirror", "Rollway, mirror mode"),
     _peer("rllm-memory", rllm),
-    _peer("agentcore-linear", agentcore, base="/v1", key="{session}"),
+    _agentcore("linear"),
+    _agentcore("tree"),
 )
 
 __all__ = ["CHAT", "COMPARED", "Compared"]

@@ -56,7 +56,7 @@ def interpreter(name: str) -> Path:
 def tokenizer() -> Path:
     """A folder with SmolLM2's tokenizer and this project's chat template, for gateways that render.
 
-    ``BENCH_TOKENIZER`` names one; else it is made once with the trainer's environment.
+    ``BENCH_TOKENIZER`` names one; else it is SmolLM2's folder.
 
     Raises:
         Unavailable: there is neither.
@@ -66,14 +66,27 @@ def tokenizer() -> Path:
         if not (Path(given) / "tokenizer.json").is_file():
             raise Unavailable(f"BENCH_TOKENIZER={given} holds no tokenizer.json")
         return Path(given)
+    return smollm2()
+
+
+def smollm2() -> Path:
+    """The whole model, made once with the trainer's environment.
+
+    Raises:
+        Unavailable: there is no such environment, or the model cannot be made.
+    """
     folder = WORK / "smollm2"
-    if (folder / "tokenizer.json").is_file():
-        return folder
-    trainer = Path(os.environ.get("ROLLWAY_TRAINER_PYTHON", ROOT / ".venv-trainer/bin/python"))
-    if not trainer.is_file():
-        raise Unavailable("it renders: make setup-trainer first, or set BENCH_TOKENIZER to a folder with a tokenizer")
-    command = [str(trainer), "-m", "rollway_local.models", "smollm2", "--out", str(folder)]
+    command = [str(trainer_python()), "-m", "rollway_local.models", "smollm2", "--out", str(folder)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
-        raise Unavailable(f"its tokenizer cannot be made: {ended.stderr.strip()[-300:]}")
+        raise Unavailable(f"SmolLM2 cannot be made: {ended.stderr.strip()[-300:]}")
     return folder
+
+
+def trainer_python() -> Path:
+    """Raises:
+    Unavailable: the trainer's environment is not there."""
+    found = Path(os.environ.get("ROLLWAY_TRAINER_PYTHON", ROOT / ".venv-trainer/bin/python"))
+    if not found.is_file():
+        raise Unavailable("make setup-trainer first, or set BENCH_TOKENIZER to a folder with a tokenizer")
+    return found

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from benchmarks.fidelity.score import Score, score
 from benchmarks.fidelity.scripted_engine import Drawn
 from benchmarks.fidelity.scripts import SCRIPTS, TURNS, echoed
+from benchmarks.fidelity.table import tables
+from benchmarks.gateway.environments import ROOT
+from rollway_local.models_folder import chat_template
 
 FIRST = Drawn("a", (1, 2), (3, 4))
 APPENDED = Drawn("a", (1, 2, 3, 4, 5), (6,))
@@ -57,3 +65,52 @@ def test_a_rekeying_agent_changes_the_text_of_arguments_and_not_their_meaning() 
     message = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "w", "arguments": written}}]}
     sent = echoed(SCRIPTS["rekeyed"], message)["tool_calls"][0]["function"]["arguments"]
     assert sent != written and json.loads(sent) == {"unit": "C", "city": "Paris"}
+
+
+def test_a_table_has_a_row_per_gateway_and_one_per_script() -> None:
+    score = Score(sessions=2, turns=12, exact=9, trained=12, sequences=4, sampled_tokens=100, row_tokens=3000)
+    over_all, by_script = tables({"ours": {"chat": score, "tools": score}}).split("\n\n")
+    assert [cell.strip() for cell in over_all.splitlines()[2].split("|")[1:-1]] == [
+        "ours", "18 / 24", "0.750", "2.00", "24 / 24", "0", "6,000",
+    ]  # fmt: skip
+    assert [line.split("|")[2].strip() for line in by_script.splitlines()[2:]] == ["2.00 (0.750)"] * 2
+
+
+def tokenizer_folder(folder: Path) -> Path:
+    """A small ChatML tokenizer under the demo's chat template: text and JSON have several ways to be cut."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    said = [script.says(seed, turn) for script in SCRIPTS.values() for seed in range(3) for turn in range(TURNS)]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    marks = ["<|im_start|>", "<|im_end|>"]
+    tokenizer.train_from_iterator(
+        [*said, chat_template()],
+        trainers.BpeTrainer(vocab_size=700, special_tokens=marks, initial_alphabet=alphabet, show_progress=False),
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<|im_end|>", "chat_template": chat_template()}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.timeout(300)
+def test_ours_are_measured_on_every_script(tmp_path: Path) -> None:
+    """Real gateways, a session a script. Exact mode: every turn exact, a sequence a conversation. Mirror mode: turns
+    that drift begin sequences. Both train every turn once, as it was sampled."""
+    out = tmp_path / "out.json"
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.fidelity", "--subjects", "rollway-exact,rollway-mirror", "--seeds", "1",
+         "--out", str(out)],
+        cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
+        env={**os.environ, "BENCH_TOKENIZER": str(tokenizer_folder(tmp_path))},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    results = json.loads(out.read_text())["results"]
+    for name, script in SCRIPTS.items():
+        exact, mirror = (Score(**results[mode][name]) for mode in ("rollway-exact", "rollway-mirror"))
+        assert (exact.exact, exact.trained, exact.wrong_tokens) == (exact.turns, exact.turns, 0)
+        assert exact.sequences == script.threads
+        assert (mirror.trained, mirror.wrong_tokens) == (mirror.turns, 0)
+        assert mirror.sequences == script.threads + mirror.turns - mirror.exact
+    assert results["rollway-mirror"]["spaced"]["sequences"] == TURNS
