@@ -15,6 +15,7 @@ RUN pip install --no-cache-dir --no-index --find-links /wheels "rollway[dispatch
 USER rollway
 WORKDIR /home/rollway
 VOLUME /state
+# Other machines can reach it, so it wants ROLLWAY_DISPATCHER_API_KEY.
 ENV ROLLWAY_DISPATCHER_HOST=0.0.0.0 ROLLWAY_DISPATCHER_PORT=8800 \
     ROLLWAY_DISPATCHER_STATE_PATH=/state/dispatcher.sqlite3 PYTHONUNBUFFERED=1
 EXPOSE 8800

@@ -14,7 +14,9 @@ RUN pip install --no-cache-dir --no-index --find-links /wheels "rollway[gateway]
     && rm -r /wheels && useradd --create-home --uid 10001 rollway
 USER rollway
 WORKDIR /home/rollway
-ENV ROLLWAY_GATEWAY_HOST=0.0.0.0 ROLLWAY_GATEWAY_PORT=8700 PYTHONUNBUFFERED=1
+# Other machines can reach it, so it wants ROLLWAY_GATEWAY_KEY_SECRET and ROLLWAY_GATEWAY_ADMIN_KEY.
+ENV ROLLWAY_GATEWAY_HOST=0.0.0.0 ROLLWAY_GATEWAY_PORT=8700 ROLLWAY_GATEWAY_ADMIN_PORT=8701 PYTHONUNBUFFERED=1
 EXPOSE 8700
+EXPOSE 8701
 HEALTHCHECK --interval=5s --timeout=5s --start-period=30s CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8700/health', timeout=4)"]
 ENTRYPOINT ["python", "-m", "rollway_gateway"]

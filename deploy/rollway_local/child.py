@@ -41,6 +41,8 @@ class Child:
     def __init__(self, spec: ChildSpec, process: asyncio.subprocess.Process, log: Path, pid_file: Path) -> None:
         self.spec = spec
         self.url = ""
+        self.admin_url = ""
+        """Where it has a second listener."""
         self._leash = process
         self._log = log
         self._pid_file = pid_file
@@ -79,7 +81,9 @@ class Child:
             await asyncio.sleep(POLL_S)
 
     async def _healthy(self) -> bool:
-        self.url = self.url or listening_url(await asyncio.to_thread(self._log.read_text, errors="replace"))
+        if not self.url:
+            log = await asyncio.to_thread(self._log.read_text, errors="replace")
+            self.url, self.admin_url = listening_url(log), listening_url(log, "admin_url")
         return bool(self.url) and await asyncio.to_thread(answers, self.url, self.spec.health)
 
     async def ended(self) -> None:

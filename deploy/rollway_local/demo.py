@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from rollway_local.demo_plan import DEFAULT_MODEL, ROOT, DemoError, Plan, interp
 from rollway_local.demo_process import Leashed
 from rollway_local.demo_report import read_report
 from rollway_local.demo_show import Progress, show_report
-from rollway_local.demo_trainer import RunFiles, trainer_command, trainer_environment
+from rollway_local.demo_trainer import RunFiles, stack_keys, trainer_command, trainer_environment
 from rollway_local.demo_watch import Moment, look, memory_gib
 
 STACK_START_S = 180.0
@@ -94,9 +94,14 @@ def run(plan: Plan, console: Console) -> int:
         stack = _stack_ready(stack_process, folder / "stack" / "stack.json")
         command = trainer_command(trainer_python, plan, files, model=model, data=data, stack=stack)
         trainer = held.enter_context(
-            Leashed(command, environment=trainer_environment(plan, files), log=files.trainer_log, cwd=folder)
+            Leashed(
+                command,
+                environment=trainer_environment(plan, files) | stack_keys(stack),
+                log=files.trainer_log,
+                cwd=folder,
+            )
         )
-        peak = _watch(progress, plan, files, stack["dispatcher"]["url"], trainer, stack_process)
+        peak = _watch(progress, plan, files, stack["dispatcher"], trainer, stack_process)
         status = trainer.status
         progress.say(Moment("ending", plan.steps, 0, 0))
     report = read_report(files, steps=plan.steps, status=status)
@@ -107,12 +112,12 @@ def run(plan: Plan, console: Console) -> int:
 
 
 def _watch(
-    progress: Progress, plan: Plan, files: RunFiles, dispatcher_url: str, trainer: Leashed, stack: Leashed
+    progress: Progress, plan: Plan, files: RunFiles, dispatcher: Mapping[str, str], trainer: Leashed, stack: Leashed
 ) -> float:
     """Follow the trainer to its end; the memory peak of everything, in GiB."""
     peak, weighed = 0.0, 0.0
     while trainer.status is None:
-        progress.say(look(files, dispatcher_url, plan.steps, plan.prompts * plan.rollouts))
+        progress.say(look(files, dispatcher, plan.steps, plan.prompts * plan.rollouts))
         if time.monotonic() - weighed > WEIGH_S:
             peak, weighed = max(peak, memory_gib(trainer.pid, stack.pid)), time.monotonic()
         if stack.status is not None:

@@ -87,7 +87,7 @@ def trainer_command(
         f"{rollout}.agentcore.s3_bucket": stack["s3"]["bucket"],
         f"{rollout}.agentcore.max_rollout_time": 600,
         "rollway.dispatcher_url": stack["dispatcher"]["url"],
-        "rollway.gateway_url": stack["gateway"]["url"],
+        "rollway.gateway_url": stack["gateway"]["admin_url"],
         "rollway.runtime": runtime,
         "rollway.max_tokens": plan.max_tokens,
         "rollway.max_concurrent": plan.agents_at_once,
@@ -149,6 +149,14 @@ def _hydra(value: Any) -> str:
         return json.dumps(value)
     text = str(value).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{text}'"
+
+
+def stack_keys(stack: Mapping[str, Any]) -> dict[str, str]:
+    """The services' keys, as the driver reads them; verl prints its configuration, so they are not in that."""
+    return {
+        "ROLLWAY_GATEWAY_ADMIN_KEY": stack["gateway"]["admin_key"],
+        "ROLLWAY_DISPATCHER_API_KEY": stack["dispatcher"]["api_key"],
+    }
 
 
 def trainer_environment(plan: Plan, files: RunFiles) -> dict[str, str]:

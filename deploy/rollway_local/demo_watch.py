@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ class Moment:
     total: int
 
 
-def look(files: RunFiles, dispatcher_url: str, steps: int, rollouts: int) -> Moment:
-    """The run's state now."""
+def look(files: RunFiles, dispatcher: Mapping[str, str], steps: int, rollouts: int) -> Moment:
+    """The run's state now. ``dispatcher``: of stack.json."""
     synced = len(read_lines(files.weights))
     batches = [line for line in read_lines(files.batches) if not line["validate"]]
     trained = len(read_lines(files.trainer))
@@ -35,7 +36,7 @@ def look(files: RunFiles, dispatcher_url: str, steps: int, rollouts: int) -> Mom
         return Moment("loading trainer and engine", 0, 0, rollouts)
     if len(batches) > trained:
         return Moment("training", trained + 1, rollouts, rollouts)
-    posted = _batches(dispatcher_url)
+    posted = _batches(dispatcher)
     running = [b for b in posted if b["state"] == "running"]
     if not running and len(posted) > len(batches):
         return Moment("collecting rollouts", trained + 1, rollouts, rollouts)
@@ -46,12 +47,12 @@ def look(files: RunFiles, dispatcher_url: str, steps: int, rollouts: int) -> Mom
     return Moment("rollouts", trained + 1, ended, running[-1]["total"])
 
 
-def _batches(url: str) -> list[dict[str, Any]]:
+def _batches(dispatcher: Mapping[str, str]) -> list[dict[str, Any]]:
     """The dispatcher's batches; none when it does not answer in time (it is asked again at once)."""
-    where = urlsplit(url)
+    where = urlsplit(dispatcher["url"])
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=5)
     try:
-        connection.request("GET", "/v1/batches")
+        connection.request("GET", "/v1/batches", headers={"authorization": f"Bearer {dispatcher['api_key']}"})
         found: list[dict[str, Any]] = json.loads(connection.getresponse().read())
     except (OSError, http.client.HTTPException, ValueError):
         return []

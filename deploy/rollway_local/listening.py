@@ -7,8 +7,8 @@ import json
 from urllib.parse import urlsplit
 
 
-def listening_url(log: str) -> str:
-    """The url of the JSON log line whose event is ``listening``; '' when there is none yet."""
+def listening_url(log: str, name: str = "url") -> str:
+    """The url of the JSON log line whose event is ``listening``; '' when there is none yet, or none of this name."""
     for line in log.splitlines():
         if '"listening"' not in line:
             continue
@@ -17,7 +17,7 @@ def listening_url(log: str) -> str:
         except ValueError:
             continue  # half written, or another line that holds the word
         if isinstance(event, dict) and event.get("event") == "listening":
-            return str(event["url"])
+            return str(event.get(name, ""))
     return ""
 
 

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -53,12 +54,26 @@ class StackOptions:
         return self.folder / "logs"
 
 
+def _secret() -> str:
+    return secrets.token_hex(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Of one run; stack.json tells those that a caller needs."""
+
+    gateway_signing: str = field(default_factory=_secret, repr=False)
+    gateway_admin: str = field(default_factory=_secret, repr=False)
+    dispatcher: str = field(default_factory=_secret, repr=False)
+
+
 @dataclass
 class Stack:
     """The running services, in the order they were started."""
 
     options: StackOptions
     children: list[Child] = field(default_factory=list)
+    secrets: Secrets = field(default_factory=Secrets)
 
     async def start(self, said: Callable[[str], None]) -> None:
         """Start all four, each healthy before the next, and write stack.json.
@@ -71,7 +86,7 @@ class Stack:
         environment |= {"AWS_ENDPOINT_URL_S3": s3.url}
         await self._run(self._emulator_spec(), environment, said)
         gateway = await self._run(self._gateway_spec(), environment, said)
-        await self._run(self._dispatcher_spec(s3.url, gateway.url), environment, said)
+        await self._run(self._dispatcher_spec(s3.url, gateway.admin_url), environment, said)
         write_atomically(self.options.state_file, self.described())
 
     async def _run(self, spec: ChildSpec, environment: Mapping[str, str], said: Callable[[str], None]) -> Child:
@@ -106,6 +121,7 @@ class Stack:
     def described(self) -> dict[str, Any]:
         """What stack.json says: where everything is, and how to reach it."""
         url = {child.spec.name: child.url for child in self.children}
+        admin = [child.admin_url for child in self.children if child.admin_url]
         return {
             "s3": {
                 "endpoint_url": url["s3"], "bucket": self.options.bucket, "region": REGION,
@@ -113,8 +129,10 @@ class Stack:
                 "secret_access_key": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
             },
             "emulator": {"endpoint_url": url["emulator"], "agent_runtime_arn": first_arn(self.options.agents)},
-            "gateway": {"url": url["gateway"]},
-            "dispatcher": {"url": url["dispatcher"]},
+            "gateway": {
+                "url": url["gateway"], "admin_url": admin[0], "admin_key": self.secrets.gateway_admin,
+            },
+            "dispatcher": {"url": url["dispatcher"], "api_key": self.secrets.dispatcher},
             "pids": {"up": os.getpid(), **{child.spec.name: child.pid for child in self.children}},
             "logs": str(self.options.logs),
         }  # fmt: skip
@@ -132,7 +150,13 @@ class Stack:
         return ChildSpec("emulator", "rollway_emulator", _settings("EMULATOR", settings))
 
     def _gateway_spec(self) -> ChildSpec:
-        return ChildSpec("gateway", "rollway_gateway", _settings("GATEWAY", {"port": self.options.gateway_port}))
+        settings = {
+            "port": self.options.gateway_port,
+            "admin_port": 0,
+            "key_secret": self.secrets.gateway_signing,
+            "admin_key": self.secrets.gateway_admin,
+        }
+        return ChildSpec("gateway", "rollway_gateway", _settings("GATEWAY", settings))
 
     def _dispatcher_spec(self, s3_url: str, gateway_url: str) -> ChildSpec:
         # Agents are told this address, so it must be known before the service binds it.
@@ -140,7 +164,9 @@ class Stack:
         settings = {
             "port": port,
             "public_url": f"http://127.0.0.1:{port}",
+            "api_key": self.secrets.dispatcher,
             "gateway_url": gateway_url,
+            "gateway_api_key": self.secrets.gateway_admin,
             "s3_endpoint_url": s3_url,
             "s3_bucket": self.options.bucket,
             "region": REGION,
@@ -174,8 +200,9 @@ def free_port() -> int:
 
 
 def write_atomically(path: Path, document: Mapping[str, Any]) -> None:
-    """Write JSON so that a reader sees the old file or the whole new one."""
+    """Write JSON, for this user's eyes alone, so that a reader sees the old file or the whole new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.touch(mode=0o600)
     draft.write_text(json.dumps(document, indent=2) + "\n")
     draft.replace(path)
 

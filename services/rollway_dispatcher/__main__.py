@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"refusing to start: ROLLWAY_DISPATCHER_LOG_LEVEL: {e}\n")
         raise SystemExit(2) from e
     asyncio.run(_check_state(settings.state_path))
-    sock = serve.bind_or_refuse(settings)
+    sock = serve.bind_or_refuse(settings.host, settings.port)
     if settings.port == 0:  # agents must be told the port that was taken
         settings = settings.model_copy(update={"port": sock.getsockname()[1]})
     crashed: list[bool] = []

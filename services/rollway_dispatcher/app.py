@@ -12,6 +12,7 @@ from rollway_dispatcher.api import batches, reports, results, sessions
 from rollway_dispatcher.dispatcher import Dispatcher, open_dispatcher
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_kit.app import create_app
+from rollway_kit.bearer import BearerGate
 from rollway_wire.batch import BatchRequest
 
 DESCRIPTION = """\
@@ -41,6 +42,9 @@ def create(settings: DispatcherSettings, on_crash: Callable[[], None] = lambda: 
     for router in (batches.router, results.router, sessions.router, reports.router):
         app.include_router(router)
     _describe_body(app)
+    if settings.api_keys:
+        setting = "ROLLWAY_DISPATCHER_API_KEY"
+        app.add_middleware(BearerGate, keys=settings.api_keys, free=reports.FREE, setting=setting)
     return app
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -14,7 +13,7 @@ from rollway_dispatcher.engine import Engine, running
 from rollway_dispatcher.executor import Executor
 from rollway_dispatcher.failure_reasons import reasons
 from rollway_dispatcher.gateway import GatewayClient, open_gateway
-from rollway_dispatcher.invocation import report_key
+from rollway_dispatcher.invocation import report_keys
 from rollway_dispatcher.lookout import Lookout
 from rollway_dispatcher.order import accept, fingerprint
 from rollway_dispatcher.results_page import Found
@@ -26,6 +25,7 @@ from rollway_dispatcher.settings import DispatcherSettings
 from rollway_dispatcher.state_file import open_store
 from rollway_dispatcher.step import Arrived, CancelBatch, CancelRollout
 from rollway_dispatcher.store import SqliteStore
+from rollway_kit.keys import KeyRefused
 from rollway_kit.object_store import ObjectStore, open_object_store
 from rollway_wire.batch import (
     TERMINAL,
@@ -210,9 +210,13 @@ class Dispatcher:
         """Take an agent's push.
 
         Raises:
-            Unauthorized: the key is not this session's.
+            Unauthorized: the key is not this session's to report with.
         """
-        if not hmac.compare_digest(bearer.encode(), report_key(self._store.secret, report.session_id).encode()):
+        try:
+            allowed = report_keys(self._store.secret).read(bearer, "report")
+        except KeyRefused as e:
+            raise Unauthorized(f"the bearer key is refused: {e}") from None
+        if allowed != report.session_id:
             raise Unauthorized("the bearer key does not belong to this session")
         self._engine.report(report)
 
@@ -234,9 +238,9 @@ async def open_dispatcher(
             open_object_store(endpoint_url=settings.s3_endpoint_url, region=settings.region)
         )
         gateway = None
-        if settings.gateway_url is not None:
+        if settings.gateway_urls:
             key = settings.gateway_api_key.get_secret_value() if settings.gateway_api_key else None
-            gateway = await stack.enter_async_context(open_gateway(settings.gateway_url, key))
+            gateway = await stack.enter_async_context(open_gateway(settings.gateway_urls, key))
         folder = settings.state_path.with_name(settings.state_path.name + ".agents")
         runtimes = await stack.enter_async_context(
             open_runtimes(folder, settings.s3_endpoint_url, keep_processes=settings.keep_processes)

@@ -14,7 +14,7 @@ import structlog
 
 from rollway_dispatcher.clock import Clock
 from rollway_dispatcher.gateway import GatewayClient
-from rollway_dispatcher.invocation import check_receipt, invocation, report_key
+from rollway_dispatcher.invocation import REPORT_KEY_LIFE_S, check_receipt, invocation, report_keys
 from rollway_dispatcher.lifecycle import Trigger
 from rollway_dispatcher.order import Order
 from rollway_dispatcher.runtimes.runtime import Runtime, StartError, StopUnconfirmed
@@ -171,7 +171,7 @@ class Executor:
         base = self._settings.report_base()
         if base is None:
             return None
-        key = report_key(self._payloads.secret, session_id)
+        key = report_keys(self._payloads.secret).issue("report", session_id, self._clock.now() + REPORT_KEY_LIFE_S)
         return ReportTarget(url=f"{base}/v1/reports", key=key, interval_s=self._settings.heartbeat_interval_s)
 
     # Watch.

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
+import functools
 from typing import Any
 
 import orjson
 from pydantic import ValidationError
 
 from rollway_dispatcher.order import Order
+from rollway_kit.keys import KeyRing
 from rollway_wire.failures import Failure, FailureType
 from rollway_wire.gateway import SessionTicket
 from rollway_wire.ids import result_key
 from rollway_wire.rollout import ROLLOUT_KEY, Receipt, ReportTarget
 
+REPORT_KEY_LIFE_S = 9 * 3600.0
+"""Longer than a runtime lets a rollout live."""
 
-def report_key(secret: bytes, session_id: str) -> str:
-    """The bearer key of one session's reports: derived, so it need not be stored and is the same after a restart."""
-    return hmac.new(secret, session_id.encode(), hashlib.sha256).hexdigest()
+
+@functools.lru_cache(maxsize=4)
+def report_keys(secret: bytes) -> KeyRing:
+    """Of the bearer keys of sessions' reports: signed, so they need not be stored and are good after a restart."""
+    return KeyRing([secret])
 
 
 def invocation(

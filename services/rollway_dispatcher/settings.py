@@ -7,6 +7,8 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from rollway_kit.bearer import is_loopback
+from rollway_kit.keys import split_secrets
 from rollway_kit.settings import ServiceSettings
 
 
@@ -26,10 +28,14 @@ class DispatcherSettings(ServiceSettings):
     public_url: str | None = None
     """Address at which agents reach this service, for their reports. None: http://host:port, except on 0.0.0.0 or ::,
     where no report target is sent and results are noticed by listing alone."""
+    api_key: SecretStr | None = None
+    """Asked for as a bearer token by every route but agents' reports and /health. Several, comma-separated: each is
+    good. Required where other machines can reach this service: agents can too."""
     gateway_url: str | None = None
-    """The gateway's address. Needed by every batch with ``capture``."""
+    """Address of the gateway's admin routes. Several, comma-separated: sessions are spread over them by their id.
+    Needed by every batch with ``capture``."""
     gateway_api_key: SecretStr | None = None
-    """Bearer key for the gateway's own routes, where it asks for one."""
+    """The gateways' admin key, where they ask for one."""
     s3_endpoint_url: str | None = None
     """None: AWS; else an S3-compatible store."""
     s3_bucket: str | None = None
@@ -60,7 +66,20 @@ class DispatcherSettings(ServiceSettings):
     max_body_bytes: int = Field(default=256 * 2**20, ge=1024)
     """Largest request body."""
 
-    @field_validator("public_url", "gateway_url", "s3_endpoint_url")
+    @field_validator("api_key")
+    @classmethod
+    def _secrets(cls, v: SecretStr | None) -> SecretStr | None:
+        if v is not None:
+            split_secrets(v.get_secret_value())
+        return v
+
+    @field_validator("gateway_url")
+    @classmethod
+    def _http_urls(cls, v: str | None) -> str | None:
+        urls = [] if v is None else [u.strip() for u in v.split(",") if u.strip()]
+        return ",".join(filter(None, map(cls._http_url, urls))) or None
+
+    @field_validator("public_url", "s3_endpoint_url")
     @classmethod
     def _http_url(cls, v: str | None) -> str | None:
         if v is not None and not v.startswith(("http://", "https://")):
@@ -72,6 +91,23 @@ class DispatcherSettings(ServiceSettings):
         if self.heartbeat_window_s < 2 * self.heartbeat_interval_s:
             raise ValueError("heartbeat_window_s must be at least twice heartbeat_interval_s, or one late beat kills")
         return self
+
+    @model_validator(mode="after")
+    def _protected(self) -> DispatcherSettings:
+        if self.api_key is None and not is_loopback(self.host):
+            raise ValueError(
+                f"{self.host or 'every interface'} can be reached from other machines, agents' among them, so callers "
+                "need a key: set ROLLWAY_DISPATCHER_API_KEY (`openssl rand -hex 32` makes one), or bind 127.0.0.1"
+            )
+        return self
+
+    @property
+    def api_keys(self) -> list[bytes]:
+        return [] if self.api_key is None else split_secrets(self.api_key.get_secret_value())
+
+    @property
+    def gateway_urls(self) -> list[str]:
+        return [] if self.gateway_url is None else self.gateway_url.split(",")
 
     def report_base(self) -> str | None:
         """Where agents send reports; None when no reachable address is known."""

@@ -29,6 +29,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", help="interface to bind (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to bind (8700); 0 takes a free one and logs it")
+    parser.add_argument("--admin-port", type=int, help="port of the admin routes' own listener; 0 takes a free one")
+    parser.add_argument("--admin-host", help="interface of that listener (as --host)")
     parser.add_argument("--public-url", help="base URL put into session tickets")
     parser.add_argument(
         "--worker", action="append", dest="workers", metavar="URL", help="an inference server of the pool 'default'"
@@ -63,9 +65,15 @@ def main(argv: list[str] | None = None) -> None:
     # The server raises the signal that stopped it once more when it is done; a clean stop is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
+    sock = serve.bind_or_refuse(chosen.host, chosen.port)
+    admin = None
+    if chosen.admin_port is not None:
+        admin = serve.bind_or_refuse(chosen.admin_interface, chosen.admin_port), chosen.admin_interface
+        ports = {"port": sock.getsockname()[1], "admin_port": admin[0].getsockname()[1]}
+        chosen = chosen.model_copy(update=ports)
     app = GatewayApp(chosen)
     _rarely_collect_all()
-    serve.run(app, chosen, service="gateway", drain_s=chosen.drain_s)
+    serve.run(app, chosen, service="gateway", drain_s=chosen.drain_s, sock=sock, admin=admin)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 /sessions/{id}/v1/chat/completions · completions · models      id up to the first /v1, slashes allowed
                  /responses · messages · messages/count_tokens
+/sessions/{id}.{key}/v1/…                                      with its key, where keys are required
 /v1/…                                                          the session is in the API key
 
 Some SDKs add /v1 to their base URL themselves: /v1/v1/… is /v1/….
@@ -21,8 +22,8 @@ from starlette.types import Receive, Scope, Send
 
 from rollway_gateway.call import ModelCall
 from rollway_gateway.capture.ask import Kind, read_ask
+from rollway_gateway.capture.json_body import read_object
 from rollway_gateway.counting import count_tokens
-from rollway_gateway.dialects.fields import read_object
 from rollway_gateway.dialects.sending import TranslatedSend, send_refusal
 from rollway_gateway.dialects.table import COUNT_TOKENS, dialect_of
 from rollway_gateway.openai_errors import AgentError
@@ -44,11 +45,14 @@ _KINDS: dict[str, Kind] = {
 }  # fmt: skip
 _OWN = re.compile(r"/v1/(sessions|pools)(/|$)")
 _FORWARDED = ("x-request-id", "traceparent", "tracestate")
-"""Headers of the agent's request that go to the worker."""
+"""Headers of the agent's request that go to the worker, where their value is plain ASCII."""
+_PLAIN = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]{0,254}[\x21-\x7e])?")
+BODY_BYTES_PER_S = 16 * 1024
+"""A slower body is refused in the end."""
 
 
 def match(path: str) -> tuple[str | None, str] | None:
-    """(session id in the path or None, route after /v1) of an agent's path; None: not an agent's."""
+    """(what names the session in the path, or None; route after /v1) of an agent's path; None: not an agent's."""
     found = _IN_PATH.fullmatch(path)
     if found is not None:
         return found[1], _once(found[2] or "")
@@ -61,17 +65,15 @@ def _once(route: str) -> str:
     return route[3:] if route.startswith("/v1/") else route
 
 
-async def serve(
-    gateway: Gateway, session_id: str | None, route: str, scope: Scope, receive: Receive, send: Send
-) -> None:
+async def serve(gateway: Gateway, named: str | None, route: str, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer one request on an agent's route; every error in the shape of the route's provider."""
     started_at = time.time()
     headers: dict[bytes, bytes] = dict(scope["headers"])
     dialect = dialect_of(route)
-    request_id = headers.get(b"x-request-id", b"").decode("latin-1") or f"req_{uuid.uuid4().hex}"
+    request_id = _forwarded(headers).get("x-request-id") or f"req_{uuid.uuid4().hex}"
     try:
         kind = _route_kind(route, scope["method"])
-        session = _session(gateway, session_id, headers)
+        session = _session(gateway, gateway.keys.session_of(named, headers))
         if kind is None:
             await _models(gateway, session, send)
             return
@@ -109,32 +111,19 @@ def _route_kind(route: str, method: str) -> Kind | None:
     return kind
 
 
-def _session(gateway: Gateway, session_id: str | None, headers: dict[bytes, bytes]) -> Session:
-    if session_id is None:
-        session_id = next(filter(None, map(gateway.keys.session_of, _keys(headers))), None)
-        if session_id is None:
-            raise AgentError(
-                401, "without a session in the URL (/sessions/{id}/v1/…) the API key must be a session ticket's"
-            )
+def _session(gateway: Gateway, session_id: str) -> Session:
     found = gateway.store.find(session_id)
     if found is not None:
         return found
     if gateway.store.is_gone(session_id):
         raise AgentError(410, f"session {session_id!r} was deleted")
-    if not gateway.settings.implicit_sessions:
+    if not gateway.settings.implicit_sessions or gateway.keys.required:
         raise AgentError(404, f"no session {session_id!r}: open it with POST /v1/sessions")
     try:
         spec = SessionSpec(session_id=session_id, pool=DEFAULT_POOL)
         return gateway.open_session(spec, keeps_messages=True)[0]
     except BadRequest as e:
         raise AgentError(400, e.detail) from e
-
-
-def _keys(headers: dict[bytes, bytes]) -> list[str]:
-    """The API keys a request carries: as OpenAI's SDK sends one, and as Anthropic's does."""
-    scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-    bearer = [key.strip()] if scheme.lower() == "bearer" else []
-    return [*bearer, headers.get(b"x-api-key", b"").decode("latin-1").strip()]
 
 
 async def _read_body(receive: Receive, headers: dict[bytes, bytes], limit: int, timeout_s: float) -> bytes:
@@ -144,12 +133,13 @@ async def _read_body(receive: Receive, headers: dict[bytes, bytes], limit: int, 
         raise too_large
     parts: list[bytes] = []
     size, more = 0, True
+    due = asyncio.get_running_loop().time() + timeout_s
     while more:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(due + size / BODY_BYTES_PER_S):
                 message = await receive()
         except TimeoutError:
-            raise AgentError(408, f"the request body stopped arriving for {timeout_s:g} s") from None
+            raise AgentError(408, f"the request body was not whole in time: {timeout_s:g} s and more") from None
         if message["type"] == "http.disconnect":
             raise AgentError(400, "the client went away before its request was whole")
         parts.append(message.get("body", b""))
@@ -161,7 +151,11 @@ async def _read_body(receive: Receive, headers: dict[bytes, bytes], limit: int, 
 
 
 def _forwarded(headers: dict[bytes, bytes]) -> dict[str, str]:
-    return {name: headers[key].decode("latin-1") for name in _FORWARDED if (key := name.encode()) in headers}
+    return {
+        name: value.decode()
+        for name in _FORWARDED
+        if (value := headers.get(name.encode())) is not None and _PLAIN.fullmatch(value)
+    }
 
 
 async def _models(gateway: Gateway, session: Session, send: Send) -> None:

@@ -32,8 +32,7 @@ class Gateway:
     def __init__(self, settings: GatewaySettings, client: aiohttp.ClientSession) -> None:
         self.settings = settings
         self.client = client
-        secret = settings.key_secret
-        self.keys = SessionKeys(secret.get_secret_value() if secret is not None else None)
+        self.keys = SessionKeys(settings.signing_secrets, required=settings.keys_required)
         self.store = SessionStore(
             kept_bytes_per_session=int(settings.kept_messages_mib * 2**20),
             response_bytes_per_session=int(settings.kept_responses_mib * 2**20),
@@ -115,10 +114,16 @@ class Gateway:
         """``base``: scheme and host as the caller reached us, where no public URL is set."""
         url = self.settings.public_url or base.rstrip("/")
         return SessionTicket(
-            session_id=session.session_id,
-            base_url=f"{url}/sessions/{quote(session.session_id, safe='/:@!$&()*+,;=~')}/v1",
-            api_key=self.keys.issue(session.session_id),
+            session_id=session.session_id, base_url=url + self.agent_path(session), api_key=self.agent_key(session)
         )
+
+    def agent_key(self, session: Session) -> str:
+        return self.keys.issue(session.session_id, session.created_at + self.settings.key_life_s)
+
+    def agent_path(self, session: Session) -> str:
+        """Of the session's base URL; with its key, where keys are required, for agents that send a fixed one."""
+        quoted = quote(session.session_id, safe="/:@!$&()*+,;=~")
+        return f"/sessions/{self.keys.in_path(quoted, self.agent_key(session))}/v1"
 
     async def seal(self, session: Session) -> Trajectory:
         """Refuse further calls, abort those in flight, and cut the final trajectory once they have left."""

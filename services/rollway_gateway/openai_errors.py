@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import orjson
 
+from rollway_kit.keys import scrub
+
 TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
+    403: "PermissionDeniedError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
     408: "RequestTimeoutError",
@@ -30,9 +33,9 @@ class AgentError(Exception):
         self, status: int, message: str, *, param: str | None = None, retry_after_s: float | None = None,
         allow: str | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(message)
+        super().__init__(scrub(message))
         self.status = status
-        self.message = message
+        self.message = scrub(message)
         self.param = param
         self.retry_after_s = retry_after_s
         self.allow = allow

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from rollway_gateway.gateway import Gateway
 from rollway_gateway.session import Session
-from rollway_gateway.settings import check_http_url
 from rollway_gateway.store import trajectory_of
+from rollway_gateway.worker_address import check_worker_url
 from rollway_wire.codec import MEDIA_TYPE, dump_packed, to_json_tree, trajectory_tree
 from rollway_wire.gateway import (
     POOL_PATTERN,
@@ -69,6 +69,13 @@ async def _answer(request: Request, trajectory: Trajectory) -> Response:
     return Response(await asyncio.to_thread(encode), media_type=MEDIA_TYPE if packed else "application/json")
 
 
+def agents_base(request: Request) -> str:
+    """Where agents reach this gateway: the host as the caller reached it, with the agents' port."""
+    settings = _of(request).settings
+    base = request.base_url
+    return str(base if settings.admin_port is None else base.replace(port=settings.port))
+
+
 def own_api() -> APIRouter:
     """The routes; the gateway is the app's (``app.state.gateway``)."""
     router = APIRouter(prefix="/v1", tags=["rollway"])
@@ -89,7 +96,7 @@ def _sessions(router: APIRouter) -> None:
         gateway = _of(request)
         session, new = gateway.open_session(spec, keeps_messages=False)
         response.status_code = 201 if new else 200
-        return gateway.ticket(session, str(request.base_url))
+        return gateway.ticket(session, agents_base(request))
 
     # Ids may hold slashes, so the routes with a suffix stand before the bare one.
     @router.get("/sessions/{session_id:path}/trajectory")
@@ -131,7 +138,7 @@ def _pools(router: APIRouter) -> None:
         """Register a worker (the pool is made when it is the first). The same URL again: 200, changed."""
         gateway = _of(request)
         try:
-            check_http_url(spec.url)
+            check_worker_url(spec.url, allow_link_local=gateway.settings.allow_link_local_workers)
         except ValueError as e:
             raise BadRequest(f"url: {e}") from e
         worker, new = await gateway.add_worker(gateway.ensure_pool(pool), spec)

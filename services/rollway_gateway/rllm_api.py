@@ -6,6 +6,7 @@ as unhealthy at once. And a session whose id an agent's URL could not carry is r
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Any
 
@@ -17,11 +18,14 @@ from pydantic import ValidationError
 from rollway_gateway.gateway import Gateway
 from rollway_gateway.pool import Pool
 from rollway_gateway.session import Session
-from rollway_gateway.settings import check_http_url
 from rollway_gateway.traces import trace, traces
 from rollway_gateway.worker import Worker
+from rollway_gateway.worker_address import check_worker_url
+from rollway_kit.keys import scrub
 from rollway_wire.gateway import DEFAULT_POOL, SessionSpec, WorkerSpec
 from rollway_wire.problems import NotFound, RollwayError
+
+_API_PATH = re.compile(r"[A-Za-z0-9/._~-]{0,256}")
 
 
 def rllm_api() -> APIRouter:
@@ -54,7 +58,7 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 def _error(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": message}, status)
+    return JSONResponse({"error": scrub(message)}, status)
 
 
 def _worker(w: Worker) -> dict[str, Any]:
@@ -102,10 +106,11 @@ def _sessions(router: APIRouter) -> None:
                 gateway.store.change(found, metadata, sampling)
             else:
                 spec = SessionSpec(session_id=session_id, metadata=metadata, sampling_params=sampling)
-                gateway.open_session(spec, keeps_messages=True)
+                found, _ = gateway.open_session(spec, keeps_messages=True)
         except (RollwayError, ValidationError) as e:
             return _error(400, str(e))
-        return {"session_id": session_id, "url": f"/sessions/{session_id}/v1"}
+        url = gateway.agent_path(found) if gateway.keys.required else f"/sessions/{session_id}/v1"
+        return {"session_id": session_id, "url": url}
 
     @router.get("/sessions")
     async def list_sessions(request: Request, since: float | None = None, limit: int | None = None) -> Any:
@@ -156,16 +161,20 @@ def _workers(router: APIRouter) -> None:
     @router.post("/admin/workers")
     async def add_worker(request: Request) -> Any:
         gateway, body = _of(request), await _body(request)
-        if not body.get("url"):
+        url, api_path = body.get("url"), body.get("api_path")
+        if not url:
             return _error(400, "url is required")
-        if not isinstance(body["url"], str):
+        if not isinstance(url, str):
             return _error(400, "url must be a string")
+        if api_path is not None and not (isinstance(api_path, str) and _API_PATH.fullmatch(api_path)):
+            return _error(400, "api_path must be a URL path")
         try:
+            check_worker_url(url, allow_link_local=gateway.settings.allow_link_local_workers)
             spec = WorkerSpec(
-                url=check_http_url(body["url"]), worker_id=body.get("worker_id"), model_name=body.get("model_name"),
+                url=url, worker_id=body.get("worker_id"), model_name=body.get("model_name"),
                 weight=body.get("weight", 1),
             )  # fmt: skip
-            worker, _ = await gateway.add_worker(gateway.pool(DEFAULT_POOL), spec, body.get("api_path"))
+            worker, _ = await gateway.add_worker(gateway.pool(DEFAULT_POOL), spec, api_path)
         except (RollwayError, ValueError) as e:
             return _error(400, str(e))
         return {"worker_id": worker.worker_id, "url": worker.url, "api_path": worker.api_path}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from rollway_gateway.worker_address import check_http_url, check_worker_url
+from rollway_kit.bearer import is_loopback
+from rollway_kit.keys import split_secrets
 from rollway_kit.settings import ServiceSettings
 
 
@@ -17,11 +19,27 @@ class GatewaySettings(ServiceSettings):
 
     port: int = 8700
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    admin_port: int | None = Field(default=None, ge=0, le=65535)
+    """A listener of its own for everything that is not an agent's; `port` then serves agents alone. 0 takes a free one
+    and logs it. None: one port serves both, as rllm-model-gateway's clients expect, on loopback only."""
+    admin_host: str | None = None
+    """Interface of that listener; None: `host`."""
     public_url: str | None = None
-    """Base URL put into session tickets, as agents reach this gateway; None: scheme and Host of the request that opens
-    the session."""
-    key_secret: SecretStr | None = Field(default=None, min_length=16)
-    """Signs the API keys that carry a session; None: a random one per process."""
+    """Base URL put into session tickets, as agents reach this gateway; None: scheme and host of the request that opens
+    the session, with the agents' port."""
+    key_secret: SecretStr | None = None
+    """Signs agents' keys, and makes them required. Several, comma-separated: the first signs, all verify, so that one
+    can be replaced while sessions run. None: keys are not asked for."""
+    require_keys: bool | None = None
+    """None: where `key_secret` is set."""
+    key_life_s: float = Field(default=9 * 3600.0, gt=0)
+    """An agent's key expires so long after its session opened; a runtime ends a rollout after eight hours. Sealing ends
+    it at once."""
+    admin_key: SecretStr | None = None
+    """Asked for as a bearer token by everything that is not an agent's or /health. Several, comma-separated: each is
+    good."""
+    allow_link_local_workers: bool = False
+    """Let workers have link-local addresses, where clouds serve credentials to whoever asks from inside."""
     workers: Annotated[tuple[str, ...], NoDecode] = ()
     """Inference servers of the pool ``default``, comma-separated base URLs. More can be registered at any time."""
     implicit_sessions: bool = True
@@ -45,7 +63,7 @@ class GatewaySettings(ServiceSettings):
     max_body_mib: float = Field(default=64, gt=0)
     """Largest request body."""
     body_timeout_s: float = Field(default=60, gt=0)
-    """A request body that stops arriving for so long is refused."""
+    """A request body must be whole in so many seconds, and one more for each 16 KiB of it."""
     connect_timeout_s: float = Field(default=10, gt=0)
     upstream_inactivity_s: float = Field(default=900, gt=0)
     """A worker that sends no byte of an answer for so long has failed the call (unstreamed: the whole generation)."""
@@ -74,11 +92,11 @@ class GatewaySettings(ServiceSettings):
     def _split(cls, v: object) -> object:
         return [u.strip() for u in v.split(",") if u.strip()] if isinstance(v, str) else v
 
-    @field_validator("workers")
+    @field_validator("key_secret", "admin_key")
     @classmethod
-    def _worker_urls(cls, v: tuple[str, ...]) -> tuple[str, ...]:
-        for url in v:
-            check_http_url(url)
+    def _secrets(cls, v: SecretStr | None) -> SecretStr | None:
+        if v is not None:
+            split_secrets(v.get_secret_value())
         return v
 
     @field_validator("tokenizer")
@@ -93,22 +111,50 @@ class GatewaySettings(ServiceSettings):
     def _public_url(cls, v: str | None) -> str | None:
         return None if v is None else check_http_url(v).rstrip("/")
 
+    @field_validator("workers")
+    @classmethod
+    def _worker_urls(cls, v: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for url in v:
+            check_worker_url(url, allow_link_local=info.data.get("allow_link_local_workers", False))
+        return v
+
+    @model_validator(mode="after")
+    def _protected(self) -> GatewaySettings:
+        """What other machines can reach asks for keys, and keeps agents off the admin routes."""
+        missing = [name for name in ("key_secret", "admin_key") if getattr(self, name) is None]
+        missing += ["admin_port"] if self.admin_port is None else []
+        missing += ["require_keys (unset or true)"] if self.require_keys is False else []
+        public = [host for host in (self.host, self.admin_interface) if not is_loopback(host)]
+        if public and missing:
+            names = ", ".join(f"ROLLWAY_GATEWAY_{name.upper()}" for name in missing)
+            raise ValueError(
+                f"{public[0]} can be reached from other machines, so agents need keys and the admin routes a listener "
+                f"and a key of their own: set {names} (`openssl rand -hex 32` makes a secret), or bind 127.0.0.1"
+            )
+        if self.require_keys and self.key_secret is None:
+            raise ValueError(
+                "require_keys needs ROLLWAY_GATEWAY_KEY_SECRET, or agents' keys would die with the process"
+            )
+        if self.admin_port is not None and self.admin_port == self.port != 0:
+            raise ValueError("admin_port must differ from port")
+        return self
+
     @property
     def max_body_bytes(self) -> int:
         return int(self.max_body_mib * 2**20)
 
+    @property
+    def admin_interface(self) -> str:
+        return self.host if self.admin_host is None else self.admin_host
 
-def check_http_url(url: str) -> str:
-    """Return ``url`` if it is http(s) with a host and without user, query or fragment.
+    @property
+    def signing_secrets(self) -> list[bytes] | None:
+        return None if self.key_secret is None else split_secrets(self.key_secret.get_secret_value())
 
-    Raises:
-        ValueError: saying what is wrong.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is not an http(s) URL with a host")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValueError(f"{url!r} may not hold a user, a query or a fragment")
-    if parts.port == 0:
-        raise ValueError(f"{url!r} names port 0")
-    return url
+    @property
+    def keys_required(self) -> bool:
+        return self.key_secret is not None if self.require_keys is None else self.require_keys
+
+    @property
+    def admin_keys(self) -> list[bytes]:
+        return [] if self.admin_key is None else split_secrets(self.admin_key.get_secret_value())

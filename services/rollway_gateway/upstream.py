@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from rollway_gateway.settings import GatewaySettings
+from rollway_gateway.worker_address import WorkerResolver
 
 
 class WorkerLost(Exception):
@@ -27,7 +28,8 @@ class WorkerSilent(Exception):
 async def open_upstream(settings: GatewaySettings) -> AsyncIterator[aiohttp.ClientSession]:
     """The client session. No limit on connections: agents' calls in flight are the limit. Redirects are never followed
     by its users, and the machine's proxy settings are not read."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=settings.upstream_keepalive_s)
+    resolver = None if settings.allow_link_local_workers else WorkerResolver()
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=settings.upstream_keepalive_s, resolver=resolver)
     timeout = aiohttp.ClientTimeout(
         total=None, sock_connect=settings.connect_timeout_s, sock_read=settings.upstream_inactivity_s
     )

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rollway_kit.keys import scrub
 from rollway_wire.problems import RollwayError, TooLarge, Unprocessable
 
 log = structlog.get_logger()
@@ -23,7 +24,9 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 def problem_response(error: RollwayError, instance: str | None = None) -> JSONResponse:
     """RFC 9457 answer, with Retry-After where the error says when to come back."""
     headers = {} if error.retry_after_s is None else {"retry-after": str(max(1, round(error.retry_after_s)))}
-    return JSONResponse(error.problem(instance), error.status, headers, media_type=PROBLEM_MEDIA_TYPE)
+    body = error.problem(None if instance is None else scrub(instance))
+    body["detail"] = scrub(error.detail)
+    return JSONResponse(body, error.status, headers, media_type=PROBLEM_MEDIA_TYPE)
 
 
 async def _on_rollway_error(request: Request, exc: Exception) -> JSONResponse:

@@ -8,12 +8,18 @@ from typing import Any
 
 import structlog
 
-SECRET_KEYS = frozenset({"api_key", "authorization", "key", "token", "secret"})
+from rollway_kit.keys import scrub
+
+SECRET_KEYS = frozenset({"api_key", "admin_key", "key_secret", "authorization", "key", "token", "secret"})
 
 
 def _redact(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """What is named as a secret, and signed keys wherever they stand: in a path, an error, a traceback."""
     for name in event.keys() & SECRET_KEYS:
         event[name] = "[redacted]"
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = scrub(value)
     return event
 
 
@@ -37,8 +43,8 @@ def configure(service: str, level: str = "info", as_json: bool | None = None) ->
         name_service,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _redact,
         structlog.processors.format_exc_info if use_json else structlog.processors.StackInfoRenderer(),
+        _redact,
     ]
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if use_json else structlog.dev.ConsoleRenderer()

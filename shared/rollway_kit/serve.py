@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import structlog
 import uvicorn
 
+from rollway_kit.http_guard import GuardedProtocol
 from rollway_kit.settings import ServiceSettings
 
 log = structlog.get_logger()
@@ -33,13 +35,18 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def bind_or_refuse(settings: ServiceSettings) -> socket.socket:
-    """`bind` to the settings' address, or exit with status 2 naming it."""
+def bind_or_refuse(host: str, port: int) -> socket.socket:
+    """`bind`, or exit with status 2 naming the address."""
     try:
-        return bind(settings.host, settings.port)
+        return bind(host, port)
     except OSError as e:
-        sys.stderr.write(f"refusing to start: cannot bind {settings.host}:{settings.port}: {e.strerror}\n")
+        sys.stderr.write(f"refusing to start: cannot bind {host}:{port}: {e.strerror}\n")
         raise SystemExit(2) from e
+
+
+def url_of(sock: socket.socket, host: str) -> str:
+    """Where a bound socket is reached, the host as it was set."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
 
 
 def run(
@@ -49,22 +56,29 @@ def run(
     service: str,
     drain_s: int = 10,
     sock: socket.socket | None = None,
+    admin: tuple[socket.socket, str] | None = None,
     **config: Any,
 ) -> None:
     """Serve until SIGINT or SIGTERM; in-flight requests get ``drain_s`` seconds.
 
-    ``sock``: from `bind_or_refuse`, for an app that must know its port before it starts; None: bound here.
+    Args:
+        sock: from `bind_or_refuse`, for an app that must know its port before it starts; None: bound here.
+        admin: a second socket for the same app and its host; the app tells them apart by ``scope["server"]``.
 
     Exit status: 0 after a clean stop, 1 when the app's start-up fails, 2 when the address cannot be bound.
     """
-    sock = sock or bind_or_refuse(settings)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    log.info("listening", service=service, url=f"http://{host}:{sock.getsockname()[1]}")
+    sock = sock or bind_or_refuse(settings.host, settings.port)
+    also = {} if admin is None else {"admin_url": url_of(*admin)}
+    log.info("listening", service=service, url=url_of(sock, settings.host), **also)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
+            http=GuardedProtocol,
+            ws="none",
             log_config=None,
             access_log=False,
+            server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=drain_s,
             timeout_keep_alive=75,
             **config,
@@ -73,9 +87,10 @@ def run(
     # uvicorn raises the signal that stopped it once more when it is done; a clean stop is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
+    sockets = [sock] if admin is None else [sock, admin[0]]
     try:
-        with sock:
-            server.run(sockets=[sock])
+        with sock, admin[0] if admin is not None else contextlib.nullcontext():
+            server.run(sockets=sockets)
     except SystemExit as e:
         raise SystemExit(1 if e.code else 0) from e
     if not server.started:

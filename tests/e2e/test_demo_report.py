@@ -16,7 +16,7 @@ from rollway_local.demo_trainer import RunFiles, trainer_command, trainer_enviro
 STACK = {
     "s3": {"bucket": "rollway"},
     "emulator": {"agent_runtime_arn": "arn:aws:x", "endpoint_url": "http://127.0.0.1:1"},
-    "gateway": {"url": "http://127.0.0.1:2"},
+    "gateway": {"url": "http://127.0.0.1:2", "admin_url": "http://127.0.0.1:3"},
     "dispatcher": {"url": "http://127.0.0.1:3"},
 }
 

@@ -12,6 +12,8 @@ from rollway_dispatcher.api.examples import problems
 from rollway_wire.problems import Unauthorized
 from rollway_wire.rollout import Report
 
+FREE = frozenset({"/v1/reports", "/health"})
+"""What needs no key of the dispatcher's: agents have one of their own, and health tells nothing."""
 router = APIRouter(tags=["service"])
 _bearer = HTTPBearer(auto_error=False, description="The key in `_rollout.report.key`: it reports for one session only.")
 

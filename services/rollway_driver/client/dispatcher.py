@@ -15,10 +15,11 @@ from rollway_driver.client.dispatcher_calls import ArrowPage, FinishedRollout, P
 from rollway_driver.client.progress import Bar
 from rollway_driver.client.retry import RetryPolicy
 from rollway_driver.client.streaming import Following, Form, StreamedRollout
-from rollway_driver.client.transport import AsyncClosing, AsyncTransport, SyncClosing, SyncTransport
+from rollway_driver.client.transport import AsyncClosing, AsyncTransport, SyncClosing, SyncTransport, with_key
 from rollway_wire.batch import BatchRequest, BatchStatus, FailureReason, RolloutView, SessionView
 from rollway_wire.problems import RollwayError
 
+API_KEY = "ROLLWAY_DISPATCHER_API_KEY"
 PAGE_LIMIT = 64
 """Results asked for at once: a page of long trajectories stays in the tens of megabytes."""
 WAIT_S = 20.0
@@ -55,8 +56,16 @@ class DispatcherClient(SyncClosing):
         ValueError: ``base_url`` is not an http(s) URL.
     """
 
-    def __init__(self, base_url: str, *, headers: Mapping[str, str] | None = None, retry: RetryPolicy | None = None):
-        super().__init__(SyncTransport(base_url, headers=headers, retry=retry))
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+    ):
+        """``api_key``: the dispatcher's key; None: the environment's ROLLWAY_DISPATCHER_API_KEY."""
+        super().__init__(SyncTransport(base_url, headers=with_key(headers, api_key, API_KEY), retry=retry))
 
     def submit(self, request: BatchRequest, *, idempotency_key: str | None = None) -> BatchStatus:
         """Post a batch. A key is made when none is given, so that a repeated POST never starts a second batch.
@@ -206,8 +215,16 @@ class AsyncDispatcherClient(AsyncClosing):
     same ``idempotency_key`` to learn its batch.
     """
 
-    def __init__(self, base_url: str, *, headers: Mapping[str, str] | None = None, retry: RetryPolicy | None = None):
-        super().__init__(AsyncTransport(base_url, headers=headers, retry=retry))
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+    ):
+        """``api_key``: the dispatcher's key; None: the environment's ROLLWAY_DISPATCHER_API_KEY."""
+        super().__init__(AsyncTransport(base_url, headers=with_key(headers, api_key, API_KEY), retry=retry))
 
     async def submit(self, request: BatchRequest, *, idempotency_key: str | None = None) -> BatchStatus:
         """As `DispatcherClient.submit`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollway_driver.client import gateway_calls as calls
 from rollway_driver.client.retry import RetryPolicy
-from rollway_driver.client.transport import AsyncClosing, AsyncTransport, SyncClosing, SyncTransport
+from rollway_driver.client.transport import AsyncClosing, AsyncTransport, SyncClosing, SyncTransport, with_key
 from rollway_wire.gateway import (
     DEFAULT_POOL,
     FencePool,
@@ -21,6 +21,8 @@ from rollway_wire.gateway import (
 from rollway_wire.ids import new_session_id
 from rollway_wire.tokens import Trajectory
 
+ADMIN_KEY = "ROLLWAY_GATEWAY_ADMIN_KEY"
+
 
 def _named(spec: SessionSpec | None) -> SessionSpec:
     # The id is chosen here, so that a repeated POST finds the session it made rather than making another.
@@ -31,8 +33,16 @@ def _named(spec: SessionSpec | None) -> SessionSpec:
 class GatewayClient(SyncClosing):
     """The gateway's own API over HTTP. Safe to use from several threads at once. Retries as `DispatcherClient`."""
 
-    def __init__(self, base_url: str, *, headers: Mapping[str, str] | None = None, retry: RetryPolicy | None = None):
-        super().__init__(SyncTransport(base_url, headers=headers, retry=retry))
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+    ):
+        """``api_key``: the admin key; None: the environment's ROLLWAY_GATEWAY_ADMIN_KEY."""
+        super().__init__(SyncTransport(base_url, headers=with_key(headers, api_key, ADMIN_KEY), retry=retry))
 
     def pools(self) -> list[PoolState]:
         return self._transport.send(calls.pools())
@@ -80,8 +90,16 @@ class GatewayClient(SyncClosing):
 class AsyncGatewayClient(AsyncClosing):
     """`GatewayClient` for one event loop: the same methods, awaited."""
 
-    def __init__(self, base_url: str, *, headers: Mapping[str, str] | None = None, retry: RetryPolicy | None = None):
-        super().__init__(AsyncTransport(base_url, headers=headers, retry=retry))
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+    ):
+        """``api_key``: the admin key; None: the environment's ROLLWAY_GATEWAY_ADMIN_KEY."""
+        super().__init__(AsyncTransport(base_url, headers=with_key(headers, api_key, ADMIN_KEY), retry=retry))
 
     async def pools(self) -> list[PoolState]:
         return await self._transport.send(calls.pools())

@@ -51,6 +51,7 @@ class RolloutClient:
         model_id: str | None = None,
         *,
         dispatcher_url: str | None = None,
+        dispatcher_api_key: str | None = None,
         capture: bool | None = None,
         capture_pool: str = DEFAULT_POOL,
         runtime: RuntimeSpec | None = None,
@@ -71,6 +72,7 @@ class RolloutClient:
             base_url: the model endpoint that agents call, for evaluation; nothing is captured then.
             model_id: the model's name, for the agents.
             dispatcher_url: the dispatcher; None: the environment's ROLLWAY_DISPATCHER_URL.
+            dispatcher_api_key: its key, where it asks for one; None: the environment's ROLLWAY_DISPATCHER_API_KEY.
             capture: whether model calls go through the gateway; None: unless ``base_url`` is given.
             capture_pool: the gateway pool whose workers serve captured calls.
             runtime: another runtime than AgentCore by ARN: `HttpRuntime`, `ProcessRuntime`, or an `AgentCoreRuntime`
@@ -102,7 +104,9 @@ class RolloutClient:
             config=extra_config,
         )
         self._timeout_s = rollout_timeout_s
-        self._collector = Collector(AsyncDispatcherClient(url, headers=headers, retry=retry))
+        self._collector = Collector(
+            AsyncDispatcherClient(url, api_key=dispatcher_api_key, headers=headers, retry=retry)
+        )
 
     def invoke(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
@@ -26,6 +27,13 @@ MAX_KEEPALIVE = 32
 """httpcore's pool costs quadratic time in idle connections."""
 OFF_LOOP_BYTES = 64 * 1024
 """A larger body is decoded in a thread: a page of trajectories takes tens of milliseconds."""
+
+
+def with_key(headers: Mapping[str, str] | None, api_key: str | None, variable: str) -> dict[str, str]:
+    """``headers`` with a service's key as bearer token: the given one, else the environment's. Of several in the
+    variable, as the service itself takes them, the first."""
+    key = api_key or os.environ.get(variable, "").partition(",")[0].strip()
+    return {**({"authorization": f"Bearer {key}"} if key else {}), **(headers or {})}
 
 
 def _options(base_url: str, headers: Mapping[str, str] | None) -> dict[str, Any]:

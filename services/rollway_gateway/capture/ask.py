@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import orjson
-
+from rollway_gateway.capture.json_body import read_object
 from rollway_gateway.openai_errors import AgentError
 
 Kind = Literal["chat", "text"]
@@ -50,14 +49,9 @@ def read_ask(kind: Kind, raw: bytes, overrides: Mapping[str, Any]) -> Ask:
             names of it.
 
     Raises:
-        AgentError: 400, not a JSON object, or a field this proxy must understand has a wrong type.
+        AgentError: 400, not a JSON object within bounds, or a field this proxy must understand has a wrong type.
     """
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as e:
-        raise AgentError(400, f"the request body is not JSON: {e}", param="body") from None
-    if not isinstance(body, dict):
-        raise AgentError(400, "the request body must be a JSON object", param="body")
+    body = read_object(raw)
     _check_types(body)
     stream = bool(body.get("stream"))
     ask = Ask(

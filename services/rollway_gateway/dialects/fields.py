@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import orjson
-
 from rollway_gateway.openai_errors import AgentError
 
 ENGINE_FIELDS = frozenset({
@@ -27,21 +25,6 @@ _WORDS: dict[type, str] = {str: "a string", int: "an integer", bool: "a boolean"
 def refused(message: str, param: str | None = None) -> AgentError:
     """A 400 that names the field."""
     return AgentError(400, message, param=param)
-
-
-def read_object(raw: bytes) -> dict[str, Any]:
-    """The request body.
-
-    Raises:
-        AgentError: 400, it is no JSON object.
-    """
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as e:
-        raise AgentError(400, f"the request body is not JSON: {e}", param="body") from None
-    if not isinstance(body, dict):
-        raise AgentError(400, "the request body must be a JSON object", param="body")
-    return body
 
 
 def at(where: str, name: str) -> str:
