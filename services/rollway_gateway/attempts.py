@@ -22,6 +22,7 @@ from rollway_gateway.capture.answer import UNKNOWN_FORM
 from rollway_gateway.capture.ask import Ask
 from rollway_gateway.engine_answer import EngineAnswer, Outcome, Taker
 from rollway_gateway.exact.lane import Lane, Way
+from rollway_gateway.exact.request import asked_length
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.pool import Pool, PoolCall
 from rollway_gateway.session import Session
@@ -110,7 +111,7 @@ class Attempts:
         self._session.worker_id = worker.worker_id
         if not self._lane.goes_on:
             self.version = self._pool.version
-        self._answer.restart()
+            self._answer.restart()
         worker.active += 1
         try:
             yield
@@ -134,8 +135,30 @@ class Attempts:
         return await self._lane.way(worker, self.model, self.version)
 
     async def _go(self, worker: Worker, way: Way) -> Outcome:
-        async with post(self._client, worker.api_url + way.path, way.body, self._headers) as response:
-            return await self._answer.take(worker, way, response, self._lane)
+        answer, account, before, told = self._answer, worker.account, self._answer.sampled, False
+        worker.begun += 1
+        try:
+            async with post(self._client, worker.api_url + way.path, way.body, self._headers) as response:
+                outcome = await answer.take(worker, way, response, self._lane)
+                worker.answered()
+                told = outcome == "refused" or answer.told or 400 <= response.status < 500
+                return outcome
+        except WorkerLost as e:
+            told = e.refused
+            raise
+        finally:
+            if account is not None:
+                tokens = answer.sampled - before
+                account.add(tokens, besides=0 if told else self._besides(worker, tokens))
+
+    def _besides(self, worker: Worker, tokens: int) -> int | None:
+        """Most that was sampled after the first tokens of an answer that was not read to its end; None: no bound."""
+        longest = asked_length(self._ask.body) or worker.context
+        if not isinstance(longest, int) or self._ask.body.get("use_beam_search"):
+            return None
+        prompt = self._ask.body.get("prompt")
+        prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+        return max(0, longest * self._ask.n * prompts - tokens)
 
     async def prompt_length(self, worker: Worker) -> int | None:
         """As the worker's /tokenize counts; None where it does not."""

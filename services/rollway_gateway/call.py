@@ -162,10 +162,15 @@ class ModelCall:
         self._settled = True
         if problem is not None and self._answer.fail(problem):
             sampled = True
-        if sampled and self._attempts.worker is not None:
-            self._record = self._made_record(self._attempts.worker, problem is None, answer)
-        self._store.end(self._session, self, self._record)
-        self._pool.leave(self)
+        try:
+            if (sampled or self._answer.discarded) and self._attempts.worker is not None:
+                self._record = self._made_record(self._attempts.worker, problem is None, answer)
+        except Exception as e:
+            self._session.spoiled = f"call {self.call_id} could not be recorded: {type(e).__name__}: {e}"
+            raise
+        finally:
+            self._store.end(self._session, self, self._record)
+            self._pool.leave(self)
         flaws = sorted({t.incomplete for t in self._record.turns if t.incomplete}) if self._record else []
         if flaws:
             log.warning("turn_incomplete", session_id=self._session.session_id, call_id=self.call_id, flaws=flaws)
@@ -179,6 +184,7 @@ class ModelCall:
             request=self._asked[1] if self._session.keeps_messages else None,
             answered=whole and not found.evidence.errored,
         )  # fmt: skip
+        record.lost_tokens += found.discarded
         record.delivered = self._kept is not None and self._kept.heard
         self._lane.keep(record, {} if found.answers is None else found.answers.messages())
         return record

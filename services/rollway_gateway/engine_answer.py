@@ -52,6 +52,8 @@ class EngineAnswer:
         self.evidence = Evidence(ask.n, echo=ask.echo)
         self.answers: Answers | None = None
         """The assistant messages, where the lane wants them."""
+        self.discarded = 0
+        """Tokens of answers that broke off, and that another worker began anew."""
         self.first_at: float | None = None
         """Unix time of the first token."""
         self.began = False
@@ -65,10 +67,22 @@ class EngineAnswer:
 
     def restart(self) -> None:
         """Another worker answers from the start."""
+        self.discarded += self.sampled
         self.evidence = Evidence(self._ask.n, echo=self._ask.echo)
         self._events = self._cut = None
         if not self._ask.captured:
             self.evidence.fail(UNCAPTURED)
+
+    @property
+    def sampled(self) -> int:
+        """Tokens of this answer so far, as captured or as the engine says: whichever is more."""
+        found = self.evidence if self.evidence.choices or self._before is None else self._before
+        return max(found.captured_tokens, found.completion_tokens or 0)
+
+    @property
+    def told(self) -> bool:
+        """The engine said how many tokens it sampled."""
+        return self.evidence.completion_tokens is not None or self.evidence.aborted
 
     def fail(self, problem: str) -> bool:
         """The call ends with a problem. True: tokens were sampled for it in any case, before it was cut."""
@@ -93,18 +107,17 @@ class EngineAnswer:
             lane.refused(response.status, await response.read())
             return "refused"
         if response.status != 200:
-            await self._pass_on(response)
-        elif response.content_type == "text/event-stream":
+            return await self._pass_on(response)
+        if response.content_type == "text/event-stream":
             return await self._stream(worker, way, response)
-        else:
-            return await self._whole(way, response)
-        return "answered"
+        return await self._whole(way, response)
 
-    async def _pass_on(self, response: aiohttp.ClientResponse) -> None:
+    async def _pass_on(self, response: aiohttp.ClientResponse) -> Outcome:
         """The engine refused: its answer goes to the agent unchanged, and nothing was sampled."""
         body = await response.read()
         self._call.settle("refused by the engine", sampled=False)
         await send_whole(self._call.send, response.status, headers_back(response), body)
+        return "answered"
 
     async def _whole(self, way: Way, response: aiohttp.ClientResponse) -> Outcome:
         body = await response.read()

@@ -14,6 +14,7 @@ from rollway_gateway.engine_abort import abort_generations
 from rollway_gateway.health import HealthWatch
 from rollway_gateway.keys import SessionKeys
 from rollway_gateway.pool import Pool
+from rollway_gateway.reconcile import reconcile_all
 from rollway_gateway.session import Session
 from rollway_gateway.settings import GatewaySettings
 from rollway_gateway.store import SessionStore
@@ -24,6 +25,9 @@ from rollway_wire.problems import NotFound
 from rollway_wire.tokens import Trajectory
 
 log = structlog.get_logger()
+
+RECONCILE_S = 2.0
+"""Most that comparing tokens with the engines' counters may delay an answer."""
 
 
 class Gateway:
@@ -78,7 +82,7 @@ class Gateway:
             log.warning("fence_aborts", pool=pool.name, calls=pool.in_flight)
             pool.abort_calls(f"the pool {pool.name!r} was fenced for a weight update")
             await self._drained(pool, self.settings.drain_s)
-        return self.pool_state(pool)
+        return await self.reconciled(pool)
 
     async def pause(self, pool: Pool, how: PausePool) -> PoolState:
         """Hold or refuse new calls and wait for those at a worker to end, or tell the workers to end them."""
@@ -86,6 +90,11 @@ class Gateway:
         if how.in_flight == "abort":
             await abort_generations(self.client, [call.upstream for call in pool.calls], how.timeout_s)
         await self._drained(pool, how.timeout_s)
+        return await self.reconciled(pool)
+
+    async def reconciled(self, pool: Pool) -> PoolState:
+        """The pool's state, after its workers at rest were compared with their engines' counters."""
+        await reconcile_all(self.client, pool.workers.values(), RECONCILE_S)
         return self.pool_state(pool)
 
     @staticmethod

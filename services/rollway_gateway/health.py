@@ -12,6 +12,7 @@ import structlog
 
 from rollway_gateway.exact.probe import Prober
 from rollway_gateway.exact.standing import UNKNOWN
+from rollway_gateway.reconcile import reconcile
 from rollway_gateway.settings import GatewaySettings
 from rollway_gateway.worker import Worker
 
@@ -46,7 +47,11 @@ class HealthWatch:
                 worker.standing = await self._prober.examine(worker)
                 if self._settings.mode == "exact" and worker.standing.exact is None:
                     raise ValueError(f"exact mode is set, and it cannot be: {worker.standing.why}")
+            if not was:  # before the first call
+                await self._reconcile(worker)
             worker.check_passed()
+            if was and (worker.account is None or worker.account.stale):
+                await self._reconcile(worker)
         except (aiohttp.ClientError, OSError, ValueError) as e:  # TimeoutError is an OSError
             worker.check_failed(
                 f"{type(e).__name__}: {e}" if str(e) else type(e).__name__,
@@ -56,6 +61,9 @@ class HealthWatch:
             )
         if worker.healthy != was:
             log.info("worker_health", worker=worker.worker_id, healthy=worker.healthy, detail=worker.detail)
+
+    async def _reconcile(self, worker: Worker) -> None:
+        await reconcile(self._client, worker, self._settings.health_timeout_s)
 
     async def _ask(self, worker: Worker) -> None:
         async with self._client.get(worker.url + "/health", allow_redirects=False) as response:

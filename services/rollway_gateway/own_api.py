@@ -129,9 +129,11 @@ def _pools(router: APIRouter) -> None:
         return [gateway.pool_state(p) for p in gateway.pools.values()]
 
     @router.get("/pools/{pool}")
-    async def pool(request: Request, pool: str = PoolName) -> PoolState:
+    async def pool(request: Request, pool: str = PoolName, reconcile: bool = False) -> PoolState:
+        """``reconcile``: compare tokens with the engines' counters first, where both are at rest."""
         gateway = _of(request)
-        return gateway.pool_state(gateway.pool(pool))
+        found = gateway.pool(pool)
+        return await gateway.reconciled(found) if reconcile else gateway.pool_state(found)
 
     @router.post("/pools/{pool}/workers", status_code=201)
     async def add_worker(spec: WorkerSpec, request: Request, response: Response, pool: str = PoolName) -> WorkerState:

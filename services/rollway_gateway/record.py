@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from rollway_gateway.capture.evidence import Evidence
+from rollway_wire.problems import ContractViolation
 from rollway_wire.tokens import IDS, Turn
 
 
@@ -52,8 +53,8 @@ def make_record(
         evidence.fail("the engine returned no choices")
         evidence.choice(0)
 
-    def turn(choice: int) -> Turn:
-        found, flaw = evidence.choices[choice], evidence.flaw(choice)
+    def turn(choice: int, flaw: str | None) -> Turn:
+        found = evidence.choices[choice]
         return Turn(
             turn_id=f"{call_id}-{choice}", call_id=call_id, index=index, choice=choice,
             prompt_token_ids=evidence.prompt_of(choice) or array(IDS), completion_token_ids=found.ids,
@@ -62,8 +63,14 @@ def make_record(
             started_at=times[0], first_token_at=times[1], ended_at=times[2], incomplete=flaw,
         )  # fmt: skip
 
+    def checked(choice: int) -> Turn:
+        try:
+            return turn(choice, evidence.flaw(choice))
+        except ContractViolation as e:  # what no flaw names and the wire refuses all the same: an id below 0
+            return turn(choice, e.detail)
+
     return CallRecord(
-        call_id=call_id, turns=tuple(turn(choice) for choice in sorted(evidence.choices)),
+        call_id=call_id, turns=tuple(checked(choice) for choice in sorted(evidence.choices)),
         prompt_tokens=evidence.prompt_tokens, completion_tokens=evidence.completion_tokens,
         lost_tokens=evidence.lost_tokens, answered=answered, request=request, answer=answer,
         routed_experts={i: c.routed_experts for i, c in evidence.choices.items() if c.routed_experts is not None},

@@ -50,6 +50,8 @@ class Session:
     fidelity: Fidelity = field(default_factory=Fidelity)
     routing: Routing = field(default_factory=Routing)
     records: list[CallRecord] = field(default_factory=list)
+    spoiled: str | None = None
+    """Why it may not train as a whole, whatever its turns say."""
     kept_bytes: int = 0
     when_idle: list[Callable[[], None]] = field(default_factory=list)
     """Called once each, when no call is in flight any more."""
@@ -69,6 +71,8 @@ class Session:
         A call that failed or was cut off before its answer was whole is recorded, trains nothing, and leaves the rest
         of the session good: the agent went on without it.
         """
+        if self.spoiled is not None:
+            return self.spoiled
         for record in self.records:
             for turn in record.turns:
                 if record.answered and turn.incomplete is not None:

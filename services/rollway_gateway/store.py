@@ -11,15 +11,19 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import structlog
+
 from rollway_gateway.dialects.responses.kept import KeptResponses
 from rollway_gateway.exact.budget import Budget
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.record import CallRecord
 from rollway_gateway.session import Session, SessionCall
-from rollway_gateway.tree import cut
+from rollway_gateway.tree import cut, uncut
 from rollway_wire.gateway import SessionSpec
-from rollway_wire.problems import BadRequest, Conflict, NotFound
+from rollway_wire.problems import BadRequest, Conflict, ContractViolation, NotFound
 from rollway_wire.tokens import Trajectory
+
+log = structlog.get_logger()
 
 ID_MAX = 512
 TOMBSTONES = 10_000
@@ -194,27 +198,31 @@ class SessionStore:
 
 
 def trajectory_of(session: Session) -> Trajectory:
-    """What the session's finished calls make; incomplete while any is in flight."""
+    """What the session's finished calls make; incomplete while any is in flight. Evidence that contradicts itself is
+    handed out uncut, with the contradiction as the reason."""
     flying = f"{len(session.calls)} calls are in flight" if session.calls else None
     unread = [record for record in session.records if record.answered and not record.delivered]
-    return cut(
-        session.session_id,
-        session.turns(),
-        mode=session.fidelity.mode,
-        lost_tokens=session.lost_tokens(),
-        duplicate=_whole_turns(r for r in unread if r.sampled_again),
-        orphaned=_whole_turns(r for r in unread if not r.sampled_again),
-        metadata={
-            **session.metadata,
-            "sampling_params": dict(session.sampling_params),
-            "pool": session.pool,
-            "calls": session.calls_begun,
-            "failed_calls": session.failed_calls,
-            "rejoined_calls": session.rejoined_calls,
-            **session.fidelity.metadata(),
-        },
-        incomplete=session.doubt() or flying,
-    )
+    turns, lost = session.turns(), session.lost_tokens()
+    metadata = {
+        **session.metadata,
+        "sampling_params": dict(session.sampling_params),
+        "pool": session.pool,
+        "calls": session.calls_begun,
+        "failed_calls": session.failed_calls,
+        "rejoined_calls": session.rejoined_calls,
+        **session.fidelity.metadata(),
+    }
+    try:
+        return cut(
+            session.session_id, turns, mode=session.fidelity.mode, lost_tokens=lost,
+            duplicate=_whole_turns(r for r in unread if r.sampled_again),
+            orphaned=_whole_turns(r for r in unread if not r.sampled_again),
+            metadata=metadata, incomplete=session.doubt() or flying,
+        )  # fmt: skip
+    except ContractViolation as e:
+        reason = e.detail
+    log.error("evidence_contradicts_itself", session_id=session.session_id, detail=reason)
+    return uncut(session.session_id, turns, reason, lost_tokens=lost, metadata=metadata)
 
 
 def _whole_turns(records: Iterable[CallRecord]) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from rollway_gateway.capture.stream import Fingerprint
+from rollway_gateway.engine_account import EngineAccount
 from rollway_gateway.exact.standing import UNKNOWN, Standing
 from rollway_wire.gateway import WorkerState
 
@@ -45,6 +46,10 @@ class Worker:
     active: int = 0
     picks: int = 0
     """Sessions ever placed here."""
+    begun: int = 0
+    """Calls ever sent here."""
+    account: EngineAccount | None = None
+    """Its tokens against its engine's counter; None: the engine has none, or was not asked yet."""
     bytes_at: float = float("-inf")
     """Loop time of the last byte of an answer."""
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
@@ -76,6 +81,10 @@ class Worker:
             self.agreements = 0
         self.healthy, self.failures, self.detail = True, 0, None
 
+    def answered(self) -> None:
+        """A call got its answer: what failed before was not one failure after another."""
+        self.failures = 0
+
     def check_failed(self, detail: str, *, now: float, limit: int, alive_window_s: float) -> None:
         """A failed check. It counts only when no answer's bytes flowed lately: busy is not dead."""
         if now - self.bytes_at < alive_window_s:
@@ -89,4 +98,5 @@ class Worker:
             worker_id=self.worker_id, url=self.url, api_path=self.api_path, model_name=self.model, weight=self.weight,
             healthy=self.healthy, active_requests=self.active, detail=self.detail, mode=self.standing.mode,
             mode_reason=self.standing.why, routed_experts=self.routed_experts,
+            ledger=None if self.account is None else self.account.state(),
         )  # fmt: skip

@@ -59,6 +59,35 @@ class WorkerSpec(_Frozen):
     kept: of each turn the rows, or the reason why there are none. They can be most of what a session weighs."""
 
 
+class WorkerLedger(_Frozen):
+    """Completion tokens of one worker as its answers told them and as its engine counts them, since one reading of the
+    engine's counter. engine = captured + cut_off + foreign - uncounted, at ``as_of``."""
+
+    since: float
+    """Unix time of that reading: when the worker was registered, or was found to have been started anew."""
+    captured: int
+    """Reported as usage or captured, whatever became of the call; as of now."""
+    engine: int | None
+    """What the engine counted; None: the two were never compared. They are when no call is at the worker and the engine
+    has nothing to do."""
+    difference: int | None
+    """engine - captured, at ``as_of``."""
+    closes: bool | None
+    """foreign and uncounted are 0."""
+    cut_off: int = 0
+    """Of the difference: tokens of answers that were not read to their end. The engine alone knows how many."""
+    foreign: int = 0
+    """Of the difference: more than that. Another client's, or lost."""
+    uncounted: int = 0
+    """Captured, and not counted by the engine."""
+    as_of: float | None = None
+    """Unix time of the latest comparison."""
+    pending: int = 0
+    """Of captured, since then."""
+    uncertain: int | None = 0
+    """Since then: how many more may have been sampled for answers not read to their end; None: any number."""
+
+
 class WorkerState(_Frozen):
     worker_id: str
     url: str
@@ -75,6 +104,8 @@ class WorkerState(_Frozen):
     """What decided it, in a sentence."""
     routed_experts: bool = False
     """They are kept of its turns."""
+    ledger: WorkerLedger | None = None
+    """None: the engine shows no count of its tokens, or was not asked yet."""
 
 
 class PoolState(_Frozen):

@@ -25,6 +25,7 @@ import asyncio
 import codecs
 import json
 import socket
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -67,6 +68,8 @@ class Reply:
     status: int = 200
     error: dict[str, Any] | None = None
     """The body for a status of 400 and more; with status 200, an error event in the middle of the stream."""
+    also_sampled: int = 0
+    """Tokens that the engine counts besides those it shows."""
     raw: bytes | None = None
     """A recorded answer sent as it is."""
     raw_type: str = "application/json"
@@ -238,6 +241,10 @@ class ScriptedEngine:
         self.tokenized: list[dict[str, Any]] = []
         """Bodies of /tokenize."""
         self.headers: list[dict[str, str]] = []
+        self.counts = True
+        """Shows how many tokens it sampled."""
+        self.sampled = 0
+        self.began = time.time()
         self.active = 0
         self.cancelled = 0
         """Calls whose client went away."""
@@ -263,6 +270,7 @@ class ScriptedEngine:
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/inference/v1/abort_requests", self._abort)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/health", self._health)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
@@ -278,6 +286,20 @@ class ScriptedEngine:
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        """As vLLM shows them: the labels, a series per engine, and neighbours whose names only begin alike."""
+        if not self.counts:
+            return web.Response(status=404)
+        labels, sampled = f'engine="0",model_name="{self.model}"', float(self.sampled)
+        lines = (
+            "# TYPE vllm:num_requests_running gauge", f"vllm:num_requests_running{{{labels}}} {float(self.active)}",
+            "# TYPE vllm:generation_tokens_total counter", f"vllm:generation_tokens_total{{{labels}}} {sampled!r}",
+            f'vllm:generation_tokens_total{{engine="1",model_name="{self.model}"}} 0.0',
+            "# TYPE vllm:generation_tokens_created gauge", f"vllm:generation_tokens_created{{{labels}}} {self.began!r}",
+            f"vllm:request_generation_tokens_sum{{{labels}}} 99.0",
+        )  # fmt: skip
+        return web.Response(text="\n".join(lines) + "\n")
 
     async def _models(self, request: web.Request) -> web.Response:
         root = {} if self.folder is None else {"root": str(self.folder), "max_model_len": self.context}
@@ -351,6 +373,7 @@ class ScriptedEngine:
             self.cancelled += 1
             raise
         finally:
+            self.sampled += reply.also_sampled
             self.active -= 1
 
     @staticmethod
@@ -372,6 +395,7 @@ class ScriptedEngine:
             return web.Response(body=raw, status=reply.status, headers={"content-type": reply.raw_type})
         chat = request.path.endswith("/chat/completions")
         prompts, choices, n = self._choices(body, reply, chat)
+        self.sampled += sum(len(c.ids) for c in choices)
         out = {
             **self._head(chat, "chat.completion"),
             "choices": [c.whole(prompts[c.index // n]) for c in choices],
@@ -420,11 +444,12 @@ class ScriptedEngine:
         options = body.get("stream_options") or {}
         asked_usage, made = bool(options.get("include_usage")), 0
         events = self._chat_events if chat else self._text_events
-        for chunk in events(head, prompts, choices, n, body):
+        for chunk, tokens in events(head, prompts, choices, n, body):
+            self.sampled += tokens
             if not asked_usage and self.fingerprint is not None and any(c["finish_reason"] for c in chunk["choices"]):
                 chunk["system_fingerprint"] = self.fingerprint
             if asked_usage and options.get("continuous_usage_stats"):
-                made += sum(len(c.get("token_ids") or ()) for c in chunk["choices"])
+                made += tokens
                 asked = sum(map(len, prompts))
                 chunk["usage"] = {"prompt_tokens": asked, "total_tokens": asked + made, "completion_tokens": made}
             yield _event(chunk)
@@ -439,14 +464,13 @@ class ScriptedEngine:
     @staticmethod
     def _chat_events(
         head: dict[str, Any], prompts: list[list[int]], choices: list[_Choice], n: int, body: dict[str, Any]
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[tuple[dict[str, Any], int]]:
+        """Each chunk, and how many tokens it is."""
         for c in choices:
             opening = {"index": c.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None}
             shown = body.get("return_token_ids") and "prompt_token_ids" not in c.reply.drop
-            yield {
-                **head, "choices": [{**opening, "finish_reason": None}],
-                "prompt_token_ids": prompts[0] if shown else None, "prompt_text": None,
-            }  # fmt: skip
+            chunk = {**head, "choices": [{**opening, "finish_reason": None}]}
+            yield {**chunk, "prompt_token_ids": prompts[0] if shown else None, "prompt_text": None}, 0
         for c, (lo, hi, delta, last) in _interleaved(choices):
             if not delta and not last and not body.get("return_token_ids"):
                 continue
@@ -454,12 +478,12 @@ class ScriptedEngine:
             choice["finish_reason"] = c.finish if last and c.reply.error is None else None
             if last:
                 choice["stop_reason"] = c.reply.stop_reason
-            yield {**head, "choices": [{**choice, "token_ids": c.ids[lo:hi] if c.shows_ids else None}]}
+            yield {**head, "choices": [{**choice, "token_ids": c.ids[lo:hi] if c.shows_ids else None}]}, hi - lo
 
     @staticmethod
     def _text_events(
         head: dict[str, Any], prompts: list[list[int]], choices: list[_Choice], n: int, body: dict[str, Any]
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[tuple[dict[str, Any], int]]:
         for c, (lo, hi, delta, last) in _interleaved(choices):
             prompt = prompts[c.index // n] if lo == 0 and c.shows_ids else None
             choice = {
@@ -467,7 +491,7 @@ class ScriptedEngine:
                 "finish_reason": c.finish if last and c.reply.error is None else None, "stop_reason": None,
                 "prompt_token_ids": prompt, "token_ids": c.ids[lo:hi] if c.shows_ids else None,
             }  # fmt: skip
-            yield {**head, "choices": [choice]}
+            yield {**head, "choices": [choice]}, hi - lo
 
 
 def _interleaved(choices: list[_Choice]) -> Iterator[tuple[_Choice, tuple[int, int, dict[str, Any], bool]]]:

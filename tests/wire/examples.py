@@ -90,6 +90,10 @@ RESULT = batch.RolloutResult(
 WORKER = gateway.WorkerState(
     worker_id="w-1", url="http://10.0.0.1:8000", api_path="/v1", model_name="smol", weight=1, healthy=False,
     active_requests=0, detail="connection refused",
+    ledger=gateway.WorkerLedger(
+        since=1700000000.0, captured=120, engine=110, difference=10, closes=True, cut_off=10, as_of=1700000050.0,
+        pending=20, uncertain=None,
+    ),
 )  # fmt: skip
 
 MODELS: dict[str, BaseModel] = {

@@ -40,7 +40,10 @@ def _take(payload: dict[str, Any], ask: Ask, evidence: Evidence) -> None:
     if (prompt := payload.get("prompt_token_ids")) is not None:
         evidence.take_prompt(prompt)
     for position, choice in enumerate(payload.get("choices") or ()):
-        found = evidence.choice(choice.get("index", position))
+        index = choice.get("index", position)
+        if index in evidence.choices:
+            evidence.fail(f"two choices have the index {index}")
+        found = evidence.choice(index)
         if (prompt := choice.get("prompt_token_ids")) is not None:
             found.take_prompt(prompt)
         found.take(choice.get("token_ids"), logprob_values(ask.kind, choice.get("logprobs")))

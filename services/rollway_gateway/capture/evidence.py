@@ -44,6 +44,11 @@ class ChoiceEvidence:
         except (TypeError, OverflowError) as e:
             self.unreadable = f"prompt token ids of an unknown form: {e}"
 
+    def end(self, reason: str) -> None:
+        if self.finish_reason is not None:
+            self.unreadable = "the choice ended twice"
+        self.finish_reason = reason
+
 
 class Evidence:
     """Of one call. ``problem`` is the first thing that went wrong for the call as a whole."""
@@ -86,8 +91,8 @@ class Evidence:
 
     def take_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
-            self.prompt_tokens = usage.get("prompt_tokens")
-            self.completion_tokens = usage.get("completion_tokens")
+            self.prompt_tokens = _count(usage.get("prompt_tokens"))
+            self.completion_tokens = _count(usage.get("completion_tokens"))
 
     def take_prompt(self, ids: list[int]) -> None:
         if self.prompt is None:
@@ -162,3 +167,8 @@ class Evidence:
         if max(c.logprobs) > LOGPROB_SLACK:
             return "a log-prob is above 0"
         return None if c.finish_reason is not None else "the answer has no finish reason"
+
+
+def _count(value: Any) -> int | None:
+    """A number of tokens; None: it is none, as good as not said."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -173,7 +173,7 @@ class StreamFilter:
         if ids is not None or logprobs is not None:
             found.take(ids, logprob_values(ask.kind, logprobs))
         if finish is not None:
-            found.finish_reason = finish
+            found.end(finish)
             self._evidence.aborted |= finish == "abort"
             found.routed_experts = choice.pop("routed_experts", None)  # of no chunk that a chat or completion has
         if ids is not None and not (ask.shows_ids and ask.shows_reasoning):

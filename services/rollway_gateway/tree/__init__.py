@@ -3,7 +3,7 @@
 turns ──extends──► forest ──chains──► sequences + ledger        `cut`
 """
 
-from rollway_gateway.tree.cut import cut
+from rollway_gateway.tree.cut import cut, uncut
 from rollway_gateway.tree.drift import DriftEvent, drifts
 
-__all__ = ["DriftEvent", "cut", "drifts"]
+__all__ = ["DriftEvent", "cut", "drifts", "uncut"]

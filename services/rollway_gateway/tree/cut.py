@@ -74,6 +74,22 @@ def cut(
     )
 
 
+def uncut(
+    session_id: str, turns: Turns[Turn], reason: str, *, lost_tokens: int, metadata: Mapping[str, Any]
+) -> Trajectory:
+    """The trajectory of turns that contradict each other: all of them, no sequence, every token lost.
+
+    Args:
+        reason: the contradiction. Routed experts are left out with it: what they go on from may be part of it.
+    """
+    lost = sum(len(t.completion_token_ids) for t in turns) + max(0, lost_tokens)
+    bare = [dataclasses.replace(t, routed_experts=None, unrouted=reason) if t.routed_experts else t for t in turns]
+    return Trajectory(
+        session_id=session_id, mode="mirror", turns=tuple(bare), sequences=(), ledger=Ledger(sampled=lost, lost=lost),
+        incomplete=f"the evidence contradicts itself: {reason}", metadata=dict(metadata),
+    )  # fmt: skip
+
+
 def _sequence(path: list[Turn], turns: Mapping[str, Turn]) -> Sequence:
     token_ids = path[-1].prompt_token_ids + path[-1].completion_token_ids
     n = len(token_ids)
