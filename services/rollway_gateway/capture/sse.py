@@ -20,23 +20,42 @@ class SseBlocks:
     """
 
     def __init__(self, limit: int = 1 << 28) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
+        """Of the block that is not complete: pieces, since one with routed experts may have thousands."""
+        self._size = 0
+        self._tail = b""
+        """Its last bytes, where a blank line may have begun."""
         self._limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
         """The blocks that ``data`` completes."""
         if self._rest:
-            data = self._rest + data
+            if not _has_blank(self._tail + data):
+                self._keep(data)
+                return []
+            data = self.close() + data
         parts = _BLANK.split(data) if b"\r" in data else data.split(b"\n\n")
-        self._rest = parts.pop()
-        if len(self._rest) > self._limit:
-            raise EventTooLarge(f"an event is over {self._limit} bytes")
+        if last := parts.pop():
+            self._keep(last)
         return [p for p in parts if p]
+
+    def _keep(self, piece: bytes) -> None:
+        self._rest.append(piece)
+        self._size += len(piece)
+        self._tail = (self._tail + piece[-3:])[-3:]
+        if self._size > self._limit:
+            raise EventTooLarge(f"an event is over {self._limit} bytes")
 
     def close(self) -> bytes:
         """What came after the last blank line."""
-        rest, self._rest = self._rest, b""
+        rest = b"".join(self._rest)
+        self._rest.clear()
+        self._size, self._tail = 0, b""
         return rest
+
+
+def _has_blank(data: bytes) -> bool:
+    return b"\n\n" in data or (b"\r" in data and _BLANK.search(data) is not None)
 
 
 def data_of(block: bytes) -> bytes | None:
