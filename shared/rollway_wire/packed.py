@@ -46,10 +46,10 @@ def dump_packed(tree: Any) -> bytes:
         ValueError: a float outside an array that is not finite.
     """
     parts: list[bytes] = []
-    offset = 0
+    placed = offset = 0
 
     def place(value: Any) -> Any:
-        nonlocal offset
+        nonlocal placed, offset
         if not isinstance(value, array) or value.typecode not in _SIZES:
             raise TypeError(f"{type(value).__name__} is not part of a tree")
         if sys.byteorder == "big":
@@ -58,19 +58,29 @@ def dump_packed(tree: Any) -> bytes:
         raw = value.tobytes()
         ref = {_REFERENCE: [value.typecode, offset, len(value)]}
         pad = -len(raw) % 8
-        parts.append(raw + b"\0" * pad)
+        parts.append(raw)
+        if pad:
+            parts.append(bytes(pad))
+        placed += 1
         offset += len(raw) + pad
         return ref
 
     header = _header(tree, place)
-    if header.count(_REFERENCE + '"') != len(parts):
+    if header.count(_REFERENCE + '"') != placed:
         parts.clear()
         offset = 0
         header = _header(_escaped(tree), place)
     raw = header.encode()
     raw += b" " * (-(16 + len(raw)) % 8)
-    body = _LENGTH.pack(len(raw)) + raw + b"".join(parts)
-    return _PROLOGUE.pack(_MAGIC, _VERSION, b"\0\0\0", zlib.crc32(body)) + body
+    return _sealed([_LENGTH.pack(len(raw)), raw, *parts])
+
+
+def _sealed(pieces: list[bytes]) -> bytes:
+    """Behind their checksum; large arrays are copied once."""
+    crc = 0
+    for piece in pieces:
+        crc = zlib.crc32(piece, crc)
+    return b"".join([_PROLOGUE.pack(_MAGIC, _VERSION, b"\0\0\0", crc), *pieces])
 
 
 def _header(tree: Any, place: Callable[[Any], Any]) -> str:
