@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from array import array
+from dataclasses import replace
 from typing import Any
 
 from rollway_driver.verl.rows import RowRules
 from rollway_driver.verl.trainer_facts import Budget
 from rollway_wire.batch import RolloutResult, RolloutState, Timings
 from rollway_wire.failures import Failure, FailureType
+from rollway_wire.routing import RoutedExperts, Rows
 from rollway_wire.tokens import IDS, LOGPROBS, MASK, NO_VERSION, VERSIONS, Ledger, Sequence, Trajectory, Turn
 
 ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/math-agent"
@@ -40,6 +42,26 @@ def trajectory(*sequences: Sequence, session_id: str = "s", incomplete: str | No
     return Trajectory(
         session_id=session_id, mode="mirror", turns=turns, sequences=sequences,
         ledger=Ledger(sampled=trained, trained=trained), incomplete=incomplete,
+    )  # fmt: skip
+
+
+def routed_trajectory(
+    parts: list[tuple[int, int]], *, layers: int = 3, top_k: int = 2, wide: bool = False
+) -> Trajectory:
+    """One turn whose sequence has these runs; row r holds the ids from ``r * layers * top_k`` on."""
+    base = sequence(parts)
+    n, first = len(base.token_ids), base.prompt_length
+    kind = "H" if wide else "B"
+    ids = array(kind, [i % (1 << 15 if wide else 1 << 8) for i in range((n - 1) * layers * top_k)])
+    only = Turn(
+        turn_id="t0", call_id="c0", index=0, prompt_token_ids=base.token_ids[:first],
+        completion_token_ids=base.token_ids[first:], logprobs=array(LOGPROBS, [-0.5] * (n - first)),
+        finish_reason="stop", policy_version_start=0, policy_version_end=0, started_at=0.0, ended_at=1.0,
+        routed_experts=RoutedExperts(layers=layers, top_k=top_k, data=ids),
+    )  # fmt: skip
+    return Trajectory(
+        session_id="s", mode="exact", turns=(only,), sequences=(replace(base, routing=(Rows("t0", 0, n - 1),)),),
+        ledger=Ledger(sampled=base.trained_tokens, trained=base.trained_tokens),
     )  # fmt: skip
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from rollway_driver.verl.rows import Refusal, Session, cut_row, read_session, score
 from rollway_wire.failures import FailureType
-from tests.driver_verl.made import result, rules, sequence, trajectory
+from rollway_wire.routing import RoutedExperts
+from tests.driver_verl.made import result, routed_trajectory, rules, sequence, trajectory
 
 
 def test_a_row_is_cut_before_the_first_trained_token() -> None:
@@ -108,3 +109,34 @@ def test_a_session_says_how_much_of_it_was_exact_and_why_not() -> None:
         (1, "no tokenizer"),
         (0, "not said"),
     ]
+
+
+def test_where_routing_is_replayed_a_row_brings_a_row_of_experts_for_each_token_but_its_last() -> None:
+    t = routed_trajectory([(3, 0), (4, 1)])
+    session = read_session(result(), t, rules(routing_replay=True))
+    assert isinstance(session, Session)
+    (row,) = session.rows
+    assert row.routed_experts is not None
+    assert (row.routed_experts.layers, row.routed_experts.top_k, row.routed_experts.rows) == (3, 2, 6)
+    assert list(row.routed_experts.data) == list(range(36))
+
+
+def test_what_follows_the_last_trained_token_brings_no_experts_either() -> None:
+    row = cut_row(sequence([(2, 0), (2, 1), (5, 0)]), RoutedExperts(layers=1, top_k=1, data=array("B", range(8))))
+    assert row.length == 4
+    assert row.routed_experts is not None and list(row.routed_experts.data) == [0, 1, 2]
+
+
+def test_without_replay_a_row_brings_none() -> None:
+    session = read_session(result(), routed_trajectory([(3, 0), (4, 1)]), rules())
+    assert isinstance(session, Session) and session.rows[0].routed_experts is None
+
+
+@pytest.mark.parametrize("why", [None, "turn t1: the engine returned no routed experts"])
+def test_a_session_with_a_row_unrouted_is_refused_where_routing_is_replayed(why: str | None) -> None:
+    whole = routed_trajectory([(3, 0), (4, 1)])
+    t = replace(whole, sequences=(replace(whole.sequences[0], routing=None, unrouted=why),))
+    refused = read_session(result(), t, rules(routing_replay=True))
+    assert isinstance(refused, Refusal) and refused.type == "not_routed"
+    assert (why or "is the worker registered with routed_experts?") in refused.message
+    assert isinstance(read_session(result(), t, rules()), Session)

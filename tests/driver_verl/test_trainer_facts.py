@@ -41,7 +41,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({f"{R}__top_k": 20}, "set top_k=-1"),
     ({f"{R}__repetition_penalty": 1.1}, "set it to 1.0"),
     ({f"{R}__temperature": 0}, "set it above 0"),
-    ({f"{R}__enable_rollout_routing_replay": True}, "routed experts"),
+    (
+        {
+            "actor_rollout_ref__actor__strategy": "megatron",
+            "actor_rollout_ref__actor__megatron": {"router_replay": {"mode": "R3"}},
+        },
+        "set actor_rollout_ref.rollout.enable_rollout_routing_replay=True",
+    ),
+    (
+        {
+            "actor_rollout_ref__actor__strategy": "veomni",
+            f"{R}__enable_rollout_routing_replay": True,
+            "actor_rollout_ref__actor__veomni": {"router_replay": {"mode": "R2"}},
+        },
+        "set actor_rollout_ref.rollout.enable_rollout_routing_replay=False",
+    ),
     ({"reward__reward_model__enable": True}, "set reward.reward_model.enable=False"),
     ({"distillation__enabled": True}, "distillation.enabled"),
     ({f"{M}__lora_rank": 8}, "set actor_rollout_ref.model.lora.merge=True"),
@@ -61,6 +75,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_what_would_train_on_wrong_numbers_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         read_facts(config(**changes))
+
+
+@pytest.mark.parametrize("strategy", ["megatron", "veomni"])
+def test_routing_is_replayed_where_verl_is_told_to(strategy: str) -> None:
+    mode = {f"actor_rollout_ref__actor__{strategy}": {"router_replay": {"mode": "R3"}}}
+    on = {f"{R}__enable_rollout_routing_replay": True, "actor_rollout_ref__actor__strategy": strategy, **mode}
+    assert read_facts(config(**on)).routing_replay
+    assert not read_facts(config()).routing_replay
 
 
 def test_merged_adapters_and_raw_log_probs_at_temperature_one_are_fine() -> None:

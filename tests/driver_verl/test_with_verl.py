@@ -58,6 +58,78 @@ tensordict_utils.assign_non_tensor_data(batch, "global_steps", 3)
 prompts = [read_prompt(_row(batch, i)) for i in range(len(batch))]
 print(json.dumps([{"uid": p.uid, "payload": p.payload, "kept": p.kept} for p in prompts]))
 """
+ROUTED = """
+import json, sys
+from array import array
+import numpy as np
+import torch
+from rollway_driver.verl.batches import Order
+from rollway_driver.verl.prompts import Prompt
+from rollway_driver.verl.rows import read_session
+from rollway_driver.verl.transfer import routing, row_fields, row_tag
+from rollway_wire.routing import RoutedExperts
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+from verl.trainer.ppo.padding_utils import construct_minimal_padding_template
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+from verl.utils.veomni.router_replay import VeOmniRouterReplay
+sys.path.insert(0, "tests/driver_verl")  # this environment has no pytest, which the package of tests imports
+from made import result, routed_trajectory, rules
+
+LAYERS, TOP_K = 3, 2
+order = Order(key="k", step=1, validate=False, prompts=())
+prompt = Prompt(uid="u", payload={}, kept={})
+
+def rows_of(wide):
+    for parts in ([(3, 0), (4, 1)], [(2, 0), (2, 1), (1, 0), (5, 1)]):
+        trajectory = routed_trajectory(parts, layers=LAYERS, top_k=TOP_K, wide=wide)
+        session = read_session(result(), trajectory, rules(routing_replay=True))
+        yield trajectory, session, session.rows[0]
+
+def verls_own(trajectory, row):
+    routed = trajectory.turns[0].routed_experts
+    rows = np.array(routed.data.tolist()).reshape(-1, LAYERS, TOP_K)
+    made = AgentLoopOutput(prompt_ids=list(row.prompt_ids), response_ids=list(row.response_ids),
+        response_mask=list(row.response_mask), routed_experts=rows, metrics=AgentLoopMetrics())
+    return made.as_dict()["routed_experts"]
+
+made = {"same": [], "types": []}
+for wide in (False, True):
+    fields = []
+    for trajectory, session, row in rows_of(wide):
+        fields.append(row_fields(order, prompt, session, row))
+        ours, theirs = fields[-1]["routed_experts"], verls_own(trajectory, row)
+        made["same"].append(bool(torch.equal(ours, theirs)))
+        made["types"].append([str(ours.dtype), str(theirs.dtype), list(ours.shape)])
+padding, _ = construct_minimal_padding_template(fields[0], row_tag(order, row), 0)
+batch = list_of_dict_to_tensordict([*fields, {**padding, **{k: fields[0][k] for k in fields[0] if k not in padding}}])
+experts, ids = batch["routed_experts"], batch["input_ids"]
+made["jagged"] = [experts.is_nested, bool(torch.equal(experts.offsets(), ids.offsets())), list(experts.values().shape)]
+made["padding"] = int(experts[2].abs().sum())
+
+targets = list(experts.values().to(torch.int64).unbind(dim=1))
+native = torch.tensor([[7000, 7001]]).expand(len(targets[0]), TOP_K)
+replay = VeOmniRouterReplay()
+replay.begin_replay()
+replay.begin_microbatch(targets=targets)
+layers = [torch.nn.Identity() for _ in range(LAYERS)]
+routed = [replay.on_router_forward(layer, torch.zeros(len(native), 9000), native) for layer in layers]
+lasts = [offset - 1 for offset in ids.offsets().tolist()[1:3]]
+made["fired"] = [replay.num_fired, replay.num_targets]
+kept = torch.stack([(picked == native).all(dim=1) for picked in routed]).any(dim=0)
+made["native_rows"] = kept.nonzero().flatten().tolist()
+made["expected_native"] = sorted({*lasts, *range(ids.offsets()[2], ids.offsets()[3])})
+made["replayed"] = all(
+    torch.equal(picked[i], target[i]) for picked, target in zip(routed, targets)
+    for i in range(ids.offsets()[2]) if i not in lasts
+)
+made["widest"] = []
+for expert in (32767, 32768):
+    try:
+        made["widest"].append(routing(RoutedExperts(layers=1, top_k=2, data=array("H", [0, expert]))).tolist())
+    except ValueError as e:
+        made["widest"].append(str(e))
+print(json.dumps(made))
+"""
 
 
 def answer(code: str, *arguments: str) -> Any:
@@ -135,3 +207,18 @@ def test_verls_dataset_machinery_hands_the_raw_row_to_the_agent(tmp_path: Path) 
     assert (first["uid"], first["payload"], second["payload"]) == ("u-0", rows[0], rows[1])
     assert first["kept"]["reward_model"]["ground_truth"] == "4"
     assert first["kept"]["raw_prompt"] == [{"role": "user", "content": "What is 2 + 2?"}]
+
+
+def test_rows_of_experts_are_what_verls_own_agent_loop_makes_and_what_its_replay_takes() -> None:
+    """On a CPU verl's VeOmni controller can be asked; its engines that replay need VeOmni or Megatron."""
+    made = answer(ROUTED)
+    assert made["same"] == [True] * 4
+    assert made["types"] == [["torch.int16", "torch.int16", [n, 3, 2]] for n in (7, 10, 7, 10)]
+    assert made["jagged"] == [True, True, [7 + 10 + 128, 3, 2]]
+    assert made["padding"] == 0
+    assert made["fired"] == [3, 3]
+    assert made["replayed"], "every row but a sequence's last is replayed as it was reported"
+    assert made["native_rows"] == made["expected_native"], "a last token and verl's padding are routed natively"
+    fits, refused = made["widest"]
+    assert fits == [[[0, 32767]], [[0, 0]]]
+    assert "above 32767" in refused

@@ -145,6 +145,7 @@ class Batches:
             policy_version=order.policy_version,
             budget=self._facts.budget,
             group_relative=self._facts.group_relative or order.validate,
+            routing_replay=self._facts.routing_replay and not order.validate,
             reward=self._settings.reward,
         )
 

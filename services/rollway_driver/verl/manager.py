@@ -131,7 +131,8 @@ class RemoteRolloutManager:
         )
         await self._dispatcher.health()
         for url in servers:
-            state = await self._gateway.add_worker(WorkerSpec(url=url, tokenizer=settings.tokenizer), settings.pool)
+            spec = WorkerSpec(url=url, tokenizer=settings.tokenizer, routed_experts=self._facts.routing_replay)
+            state = await self._gateway.add_worker(spec, settings.pool)
             self._worker_ids.append(state.worker_id)
 
     async def _disconnect(self) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rollway_driver.verl.trainer_facts import Budget
 from rollway_wire.batch import RolloutResult, RolloutState
 from rollway_wire.failures import FailureType
+from rollway_wire.routing import RoutedExperts
 from rollway_wire.tokens import Ledger, Sequence, Trajectory
 
 
@@ -27,6 +28,8 @@ class Row:
     response_ids: array[int]
     response_mask: array[int]
     logprobs: array[float]
+    routed_experts: RoutedExperts | None = None
+    """A row for each token but the last, where the trainer replays routing."""
 
     @property
     def length(self) -> int:
@@ -68,6 +71,8 @@ STALE_POLICY = "stale_policy"
 """A token was sampled under other weights than this step's."""
 SEVERAL_SEQUENCES = "several_sequences"
 """Several rows, but the advantage estimator takes each row for a session of its own."""
+NOT_ROUTED = "not_routed"
+"""A row lacks routed experts although the trainer replays them: it would train on another routing than was sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,7 @@ class RowRules:
     policy_version: int
     budget: Budget
     group_relative: bool
+    routing_replay: bool = False
     reward: Literal["last", "sum"]
 
 
@@ -101,7 +107,11 @@ def read_session(result: RolloutResult, trajectory: Trajectory | None, rules: Ro
     stale = _stale(trajectory.sequences, rules.policy_version)
     if stale is not None:
         return refuse(STALE_POLICY, f"sampled under policy {stale}, this batch is policy {rules.policy_version}'s")
-    rows = tuple(cut_row(s) for s in trajectory.sequences)
+    if rules.routing_replay and (why := _unrouted(trajectory)) is not None:
+        return refuse(NOT_ROUTED, why)
+    rows = tuple(
+        cut_row(s, trajectory.routed_experts(s) if rules.routing_replay else None) for s in trajectory.sequences
+    )
     longest = max(row.length for row in rows)
     if longest > rules.budget.prompt + rules.budget.response:
         return refuse(
@@ -128,7 +138,15 @@ def _exact_turns(metadata: Mapping[str, Any]) -> int:
     return int(fidelity["exact"]) if isinstance(fidelity, Mapping) else 0
 
 
-def cut_row(sequence: Sequence) -> Row:
+def _unrouted(trajectory: Trajectory) -> str | None:
+    """Why a sequence has no routed experts; None: all have."""
+    for s in trajectory.sequences:
+        if s.routing is None:
+            return s.unrouted or "the gateway kept no routed experts: is the worker registered with routed_experts?"
+    return None
+
+
+def cut_row(sequence: Sequence, routed_experts: RoutedExperts | None = None) -> Row:
     """The row of one sequence: cut before its first trained token; what follows its last trained token is left out."""
     first = sequence.prompt_length
     end = len(sequence.loss_mask) - sequence.loss_mask[::-1].index(1)
@@ -137,7 +155,12 @@ def cut_row(sequence: Sequence) -> Row:
         response_ids=sequence.token_ids[first:end],
         response_mask=sequence.loss_mask[first:end],
         logprobs=sequence.logprobs[first:end],
+        routed_experts=None if routed_experts is None else _before(routed_experts, end - 1),
     )
+
+
+def _before(routed: RoutedExperts, end: int) -> RoutedExperts:
+    return routed if routed.end == end else replace(routed, data=routed.part(0, end))
 
 
 def score(rewards: Seq[float], rule: Literal["last", "sum"]) -> float:

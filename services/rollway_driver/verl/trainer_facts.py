@@ -9,6 +9,7 @@ from typing import Any
 from rollway_driver.verl.sources import SettingsError, select
 
 ROLLOUT = "actor_rollout_ref.rollout"
+REPLAY = f"{ROLLOUT}.enable_rollout_routing_replay"
 _REQUIRED = object()
 
 
@@ -35,6 +36,8 @@ class TrainerFacts:
     train_batch_size: int
     devices: int
     critic: bool
+    routing_replay: bool
+    """The servers return routed experts, and verl replays them (its mode R3): every row must have its own."""
 
 
 def read_facts(config: Mapping[str, Any]) -> TrainerFacts:
@@ -60,6 +63,7 @@ def read_facts(config: Mapping[str, Any]) -> TrainerFacts:
         train_batch_size=int(_need(config, "data.train_batch_size")),
         devices=int(_need(config, "trainer.n_gpus_per_node")) * int(_need(config, "trainer.nnodes")),
         critic=bool(select(config, "critic.enable")) or select(config, "algorithm.adv_estimator") == "gae",
+        routing_replay=bool(select(config, REPLAY)),
     )
 
 
@@ -77,6 +81,7 @@ def _refuse(config: Mapping[str, Any]) -> None:
             raise SettingsError(f"{path}={value!r}: {why}")
     _refuse_adapters(config)
     _refuse_log_prob_mode(config)
+    _refuse_replay_mode(config)
 
 
 _SUPPORT = "the engine's log-probs would be over a cut support, the trainer's over the full one; set "
@@ -101,11 +106,6 @@ _RULES: tuple[tuple[str, Any, str], ...] = (
         f"{ROLLOUT}.temperature",
         lambda v: v is not None and v > 0,
         "a greedy policy has nothing to explore; set it above 0",
-    ),
-    (
-        f"{ROLLOUT}.enable_rollout_routing_replay",
-        lambda v: not v,
-        "routed experts do not travel over HTTP; set it False",
     ),
     (
         "reward.reward_model.enable",
@@ -135,3 +135,14 @@ def _refuse_log_prob_mode(config: Mapping[str, Any]) -> None:
             f"{ROLLOUT}.logprobs_mode={mode!r}: at a temperature other than 1 raw log-probs are not the sampled "
             "distribution's; set processed_logprobs"
         )
+
+
+def _refuse_replay_mode(config: Mapping[str, Any]) -> None:
+    """verl's engines fail on a batch without routed experts in mode R3, and its mode R2 records its own over ours."""
+    strategy = select(config, "actor_rollout_ref.actor.strategy")
+    mode_key = f"actor_rollout_ref.actor.{strategy}.router_replay.mode"
+    mode, replay = select(config, mode_key), bool(select(config, REPLAY))
+    if mode == "R3" and not replay:
+        raise SettingsError(f"{mode_key}=R3: the rollouts must bring routed experts; set {REPLAY}=True")
+    if mode == "R2" and replay:
+        raise SettingsError(f"{mode_key}=R2: verl records the routing itself; set {REPLAY}=False, or the mode R3")

@@ -14,6 +14,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from rollway_driver.verl.batches import Order, Partition, Status
 from rollway_driver.verl.prompts import Prompt
 from rollway_driver.verl.rows import Row, Session
+from rollway_wire.routing import RoutedExperts
 
 
 class TransferQueueSink:
@@ -46,7 +47,8 @@ class TransferQueueSink:
 
 
 def row_fields(order: Order, prompt: Prompt, session: Session, row: Row) -> dict[str, Any]:
-    """A row's fields: tensors of shape (prompt,), (response,) or (prompt + response,); ids and masks int64."""
+    """A row's fields: tensors of shape (prompt,), (response,) or (prompt + response,); ids and masks int64. Where
+    routing is replayed, ``routed_experts`` too (`routing`)."""
     prompts, responses = _tensor(row.prompt_ids, torch.int64), _tensor(row.response_ids, torch.int64)
     mask = _tensor(row.response_mask, torch.int64)
     score = torch.zeros(len(row.response_ids), dtype=torch.float32)
@@ -67,6 +69,7 @@ def row_fields(order: Order, prompt: Prompt, session: Session, row: Row) -> dict
         "uid": prompt.uid,
         "session_id": session.index,
         "global_steps": order.step,
+        **({} if row.routed_experts is None else {"routed_experts": routing(row.routed_experts)}),
         **prompt.kept,
     }
 
@@ -83,7 +86,22 @@ def row_tag(order: Order, row: Row) -> dict[str, Any]:
     }
 
 
-_TYPES = {"i": torch.int32, "f": torch.float32, "B": torch.uint8}
+def routing(routed: RoutedExperts) -> torch.Tensor:
+    """What verl's own agent loop makes of a server's routed experts (`AgentLoopOutput.as_dict`): int16, shape
+    (tokens, layers, experts per token), the row of the last token zero. verl's mode R3 does not replay that row.
+
+    Raises:
+        ValueError: an expert id that int16 does not hold.
+    """
+    rows = torch.frombuffer(routed.data, dtype=_TYPES[routed.data.typecode])
+    if routed.data.typecode == "H" and bool((rows < 0).any()):
+        raise ValueError("an expert id above 32767: verl carries routed experts as int16")
+    out = torch.zeros((routed.end + 1, routed.layers, routed.top_k), dtype=torch.int16)
+    out[:-1] = rows.view(routed.rows, routed.layers, routed.top_k)
+    return out
+
+
+_TYPES = {"i": torch.int32, "f": torch.float32, "B": torch.uint8, "H": torch.int16}
 
 
 def _tensor(values: array[Any], dtype: torch.dtype) -> torch.Tensor:
