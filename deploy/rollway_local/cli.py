@@ -9,6 +9,8 @@ from importlib import import_module
 COMMANDS = {
     "up": ("rollway_local.up", "S3, AgentCore emulator, gateway and dispatcher on this machine"),
     "demo": ("rollway_local.demo", "GRPO on a real small model through every part"),
+    "eval": ("rollway_driver.evaluation.command", "an agent on a data set, n rollouts an input, scored by pass@k"),
+    "sessions": ("rollway_driver.evaluation.sessions_command", "list and stop what runs at any runtime in our name"),
     "models": ("rollway_local.models", "make the small models that the demo and the tests use"),
 }
 

@@ -219,6 +219,7 @@ class Executor:
             session_id=e.session_id,
             captured=order.capture is not None,
             require_rewards=order.require_rewards,
+            require_complete=order.capture is None or order.capture.require_complete,
         )
 
     async def _read(self, e: Collect, order: Order) -> bytes | None:

@@ -69,19 +69,30 @@ def read_rewards(value: Any) -> list[float]:
     return [float(v) for v in values]
 
 
-def judge(saved: bytes, trajectory: bytes | None, *, session_id: str, captured: bool, require_rewards: bool) -> Outcome:
+def judge(
+    saved: bytes,
+    trajectory: bytes | None,
+    *,
+    session_id: str,
+    captured: bool,
+    require_rewards: bool,
+    require_complete: bool = True,
+) -> Outcome:
     """The outcome of a session whose result is saved.
 
     Args:
         trajectory: the packed tree the gateway sealed; None: the gateway no longer knows the session.
         captured: the batch has a gateway, so a trajectory is due.
+        require_complete: and it must be whole.
     """
     try:
         value = read_saved(saved)
     except ValueError as e:
         return Outcome(Failure(type=FailureType.AGENT_ERROR, message=str(e)), trajectory=trajectory)
     result = {k: v for k, v in value.items() if k != "payload"}
-    failure = _agent_failure(value) or (_capture_failure(trajectory, session_id) if captured else None)
+    failure = _agent_failure(value) or (
+        _capture_failure(trajectory, session_id, require_complete) if captured else None
+    )
     if failure is not None:
         return Outcome(failure, result=result, trajectory=trajectory)
     try:
@@ -104,7 +115,7 @@ def _agent_failure(value: dict[str, Any]) -> Failure | None:
     return Failure(type=FailureType.AGENT_ERROR, message=message, traceback=value.get("traceback"))
 
 
-def _capture_failure(packed: bytes | None, session_id: str) -> Failure | None:
+def _capture_failure(packed: bytes | None, session_id: str, require_complete: bool) -> Failure | None:
     if packed is None:
         return Failure(type=FailureType.INCOMPLETE_CAPTURE, message="the gateway does not know the session any more")
     try:
@@ -117,6 +128,8 @@ def _capture_failure(packed: bytes | None, session_id: str) -> Failure | None:
     if not trajectory.turns:
         message = "the agent made no model call through the gateway: does it use _rollout.base_url?"
         return Failure(type=FailureType.NO_TURNS, message=message)
+    if not require_complete:
+        return None
     if trajectory.incomplete is not None:
         return Failure(type=FailureType.INCOMPLETE_CAPTURE, message=trajectory.incomplete)
     if not trajectory.sequences:

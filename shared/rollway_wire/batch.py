@@ -122,6 +122,8 @@ class Capture(_Frozen):
 
     pool: str = Field(default=DEFAULT_POOL, pattern=POOL_PATTERN)
     """The gateway pool whose workers serve this batch."""
+    require_complete: bool = True
+    """A session whose tokens are not whole is a failure. False for evaluation on servers that give no token ids."""
 
 
 class Limits(_Frozen):
