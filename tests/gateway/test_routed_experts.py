@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollway_gateway.capture.ask import read_ask
+from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.capture.routing import Reported, read_rows
+from rollway_gateway.capture.stream import Fingerprint, StreamFilter
 from rollway_wire.codec import MEDIA_TYPE, load_packed, load_trajectory, trajectory_tree
 from rollway_wire.tokens import Trajectory
 from tests.gateway.conftest import RunningGateway, running_gateway
@@ -304,6 +308,18 @@ async def test_rows_travel_packed_and_as_json_alike(gateway: RunningGateway, eng
     rows = 48 * 8 * rows_stored(made)
     assert rows < len(packed) < rows + 10_000
     assert trajectory_tree(load_trajectory((await gateway.http.post(url)).json())) == trajectory_tree(made)
+
+
+def test_a_stream_that_brings_rows_with_a_choices_last_chunk_gives_them_up() -> None:
+    """As vLLM's route for token ids does. The chunk that the agent sees has no such field."""
+    evidence = Evidence(1)
+    events = StreamFilter(read_ask("chat", b'{"messages": [], "stream": true}', {}), evidence, Fingerprint())
+    delta: dict[str, Any] = {"index": 0, "delta": {"content": "a"}, "finish_reason": None, "token_ids": [5]}
+    last = {"index": 0, "delta": {}, "finish_reason": "stop", "token_ids": [6], "routed_experts": GOOD}
+    shown = b"".join(events.block(b"data: " + json.dumps({"choices": [c]}).encode()) for c in (delta, last))
+    shown += events.block(b"data: [DONE]")
+    assert evidence.choices[0].routed_experts == GOOD
+    assert b"routed_experts" not in shown and b'"finish_reason":"stop"' in shown
 
 
 # -- the engine's form

@@ -39,7 +39,8 @@ class Fingerprint:
 
 
 class Translator(Protocol):
-    """Tells a stream of another route again as what the agent asked for."""
+    """Tells a stream of another route again as what the agent asked for. The last chunk of a choice may carry
+    ``routed_experts``, which are taken and not shown."""
 
     def chunks(self, payload: dict[str, Any]) -> list[dict[str, Any]]: ...
 
