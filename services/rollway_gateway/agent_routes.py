@@ -26,6 +26,7 @@ from rollway_gateway.capture.json_body import read_object
 from rollway_gateway.counting import count_tokens
 from rollway_gateway.dialects.sending import TranslatedSend, send_refusal
 from rollway_gateway.dialects.table import COUNT_TOKENS, dialect_of
+from rollway_gateway.journal.problems import JournalDown
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.replies import send_error, send_whole
 from rollway_gateway.session import Session
@@ -39,9 +40,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _IN_PATH = re.compile(r"/sessions/(.+?)/v1(/.*)?", re.DOTALL)
+RESPONSES = "/responses"
 _KINDS: dict[str, Kind] = {
     "/chat/completions": "chat", "/completions": "text",
-    "/responses": "chat", "/messages": "chat", COUNT_TOKENS: "chat",
+    RESPONSES: "chat", "/messages": "chat", COUNT_TOKENS: "chat",
 }  # fmt: skip
 _OWN = re.compile(r"/v1/(sessions|pools)(/|$)")
 _FORWARDED = ("x-request-id", "traceparent", "tracestate")
@@ -73,30 +75,39 @@ async def serve(gateway: Gateway, named: str | None, route: str, scope: Scope, r
     request_id = _forwarded(headers).get("x-request-id") or f"req_{uuid.uuid4().hex}"
     try:
         kind = _route_kind(route, scope["method"])
-        session = _session(gateway, gateway.keys.session_of(named, headers))
-        if kind is None:
-            await _models(gateway, session, send)
-            return
-        raw = await _read_body(receive, headers, gateway.settings.max_body_bytes, gateway.settings.body_timeout_s)
-        if route == COUNT_TOKENS:
-            await count_tokens(gateway, session, read_object(raw), send)
-            return
-        answer = send
-        if dialect is not None:
-            exchange = dialect.open(read_object(raw), session.responses)
-            raw, answer = orjson.dumps(exchange.chat), TranslatedSend(dialect, exchange, send, request_id)
-        call = ModelCall(
-            session=session, pool=gateway.pool(session.pool), store=gateway.store, client=gateway.client,
-            ask=read_ask(kind, raw, session.sampling_params), raw=raw, headers=_forwarded(headers),
-            settings=gateway.settings, started_at=started_at,
-            says_retry=headers.get(b"x-stainless-retry-count", b"0") not in (b"0", b""),
-        )  # fmt: skip
-        await call.run(receive, answer)
+        session = await _session(gateway, gateway.keys.session_of(named, headers))
+        with session.visit():
+            await _serve_in(gateway, session, route, kind, headers, request_id, started_at, receive, send)
     except AgentError as e:
         if dialect is None:
             await send_error(send, e)
         else:
             await send_refusal(send, dialect, e, request_id)
+
+
+async def _serve_in(
+    gateway: Gateway, session: Session, route: str, kind: Kind | None, headers: dict[bytes, bytes], request_id: str,
+    started_at: float, receive: Receive, send: Send,
+) -> None:  # fmt: skip
+    if kind is None:
+        await _models(gateway, session, send)
+        return
+    raw = await _read_body(receive, headers, gateway.settings.max_body_bytes, gateway.settings.body_timeout_s)
+    if route == COUNT_TOKENS:
+        await count_tokens(gateway, session, read_object(raw), send)
+        return
+    answer, dialect = send, dialect_of(route)
+    if dialect is not None:
+        exchange = dialect.open(read_object(raw), session.responses)
+        written = gateway.keeping.written if route == RESPONSES else None
+        raw, answer = orjson.dumps(exchange.chat), TranslatedSend(dialect, exchange, send, request_id, written)
+    call = ModelCall(
+        session=session, pool=gateway.pool(session.pool), store=gateway.store, client=gateway.client,
+        ask=read_ask(kind, raw, session.sampling_params), raw=raw, headers=_forwarded(headers),
+        settings=gateway.settings, started_at=started_at,
+        says_retry=headers.get(b"x-stainless-retry-count", b"0") not in (b"0", b""),
+    )  # fmt: skip
+    await call.run(receive, answer)
 
 
 def _route_kind(route: str, method: str) -> Kind | None:
@@ -111,19 +122,25 @@ def _route_kind(route: str, method: str) -> Kind | None:
     return kind
 
 
-def _session(gateway: Gateway, session_id: str) -> Session:
+async def _session(gateway: Gateway, session_id: str) -> Session:
     found = gateway.store.find(session_id)
     if found is not None:
         return found
-    if gateway.store.is_gone(session_id):
-        raise AgentError(410, f"session {session_id!r} was deleted")
-    if not gateway.settings.implicit_sessions or gateway.keys.required:
-        raise AgentError(404, f"no session {session_id!r}: open it with POST /v1/sessions")
     try:
+        if (stored := await gateway.find(session_id)) is not None:
+            return stored
+        if gateway.store.entry(session_id) is not None:
+            raise AgentError(410, f"session {session_id!r} is sealed: no further calls")
+        if gateway.store.is_gone(session_id):
+            raise AgentError(410, f"session {session_id!r} was deleted")
+        if not gateway.settings.implicit_sessions or gateway.keys.required:
+            raise AgentError(404, f"no session {session_id!r}: open it with POST /v1/sessions")
         spec = SessionSpec(session_id=session_id, pool=DEFAULT_POOL)
-        return gateway.open_session(spec, keeps_messages=True)[0]
+        return (await gateway.open_session(spec, keeps_messages=True))[0]
     except BadRequest as e:
         raise AgentError(400, e.detail) from e
+    except JournalDown as e:
+        raise AgentError(503, f"{e.detail}: try again", retry_after_s=2) from e
 
 
 async def _read_body(receive: Receive, headers: dict[bytes, bytes], limit: int, timeout_s: float) -> bytes:

@@ -26,7 +26,10 @@ from rollway_gateway.capture.ask import Ask
 from rollway_gateway.delivery import client_left
 from rollway_gateway.engine_answer import EngineAnswer
 from rollway_gateway.exact.lane import Lane
-from rollway_gateway.kept_answer import KeptAnswer, asks_again
+from rollway_gateway.journal.answers import keep_messages, kept_answer
+from rollway_gateway.journal.journal import Journal
+from rollway_gateway.journal.problems import JournalDown
+from rollway_gateway.kept_answer import KeptAnswer, digest
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.pool import Pool
 from rollway_gateway.record import CallRecord, make_record
@@ -70,6 +73,11 @@ class ModelCall:
         self._task: asyncio.Task[None] | None = None
         self._kept: KeptAnswer | None = None
         self._record: CallRecord | None = None
+        self._digest: bytes | None = None
+        self._held: list[Message] = []
+        """The end of the answer, until the record is written."""
+        self._is_kept = False
+        """The record is written down, and the answer with it."""
 
     # -- life
 
@@ -84,7 +92,10 @@ class ModelCall:
         if original is not None:
             await original.rejoin(receive, send)
             return
-        asks_again(self._session, self._asked)
+        if await self._answered_before(send):
+            return
+        if self._session.unread and (unread := self._session.unread.pop(self.digest(), None)) is not None:
+            self._store.sampled_again(self._session, unread)
         self._task = asyncio.current_task()
         self._pool.enter(self)
         try:
@@ -93,8 +104,9 @@ class ModelCall:
             self._pool.leave(self)
             raise
         self._kept = KeptAnswer(
-            self._asked, self.call_id, self._session, send, grace_s=self._grace_s, abort=self._unheard
-        )
+            self._asked, self.call_id, self._session, send, store=self._store, grace_s=self._grace_s,
+            abort=self._unheard,
+        )  # fmt: skip
         watch = asyncio.create_task(self._watch(receive, self._kept))
         try:
             await self._attempts.run()
@@ -107,7 +119,7 @@ class ModelCall:
             self.settle("the gateway failed", sampled=True)
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
-            self._kept.end(self._record)
+            self._kept.end(self._record, journaled=self._is_kept)
 
     def abort(self, reason: str, error: AgentError | None) -> None:
         """Stop the call; its turns are recorded incomplete with ``reason``, and the agent, if there, gets ``error``."""
@@ -135,6 +147,17 @@ class ModelCall:
         if error is not None:
             await self._refuse(error)
 
+    async def _answered_before(self, send: Send) -> bool:
+        """Serve a retry whose answer is in the journal."""
+        if self._store.journal is None or self._session.entry is None or not self._session.entry.answers:
+            return False
+        found = await kept_answer(self._store, self._session, self.digest(), self._says_retry, self._grace_s)
+        if found is None:
+            return False
+        for message in found.messages():
+            await send(message)
+        return True
+
     async def _refuse(self, error: AgentError) -> None:
         if self._answer.began:
             await self.send({"type": "http.response.body", "body": error.event()})
@@ -142,8 +165,39 @@ class ModelCall:
         await send_error(self.send, error)
 
     async def send(self, message: Message) -> None:
+        """To the agent; what comes after the record waits until that is written.
+
+        Raises:
+            AgentError: 503, it cannot be written now.
+        """
         assert self._kept is not None
-        await self._kept.send(message)
+        if self._record is None or not self._record.answered or self._is_kept or self._store.journal is None:
+            await self._kept.send(message)
+            return
+        self._held.append(message)
+        if message["type"] == "http.response.start" or message.get("more_body", False):
+            return
+        await self._write_down(self._record, self._kept, self._store.journal)
+        held, self._held = self._held, []
+        for waiting in held:
+            await self._kept.send(waiting)
+
+    async def _write_down(self, record: CallRecord, kept: KeptAnswer, journal: Journal) -> None:
+        if self._grace_s:
+            keep_messages(self._store, self._session, record.call_id, self.digest(), [*kept.sent, *self._held])
+        try:
+            await journal.committed()
+        except JournalDown as e:
+            self._held.clear()
+            self._store.unkept(self._session, record, e.detail)
+            raise AgentError(503, f"{e.detail}: try again", retry_after_s=2) from e
+        self._is_kept = True
+
+    def digest(self) -> bytes:
+        """Of the request."""
+        if self._digest is None:
+            self._digest = digest(self._asked)
+        return self._digest
 
     @property
     def upstream(self) -> tuple[Worker, str] | None:
@@ -171,8 +225,7 @@ class ModelCall:
         finally:
             self._store.end(self._session, self, self._record)
             self._pool.leave(self)
-        flaws = sorted({t.incomplete for t in self._record.turns if t.incomplete}) if self._record else []
-        if flaws:
+        if self._record is not None and (flaws := self._record.flaws):
             log.warning("turn_incomplete", session_id=self._session.session_id, call_id=self.call_id, flaws=flaws)
 
     def _made_record(self, worker: Worker, whole: bool, answer: bytes | None) -> CallRecord:

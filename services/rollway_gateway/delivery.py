@@ -28,6 +28,11 @@ class Delivery:
         """Somebody listens."""
         return self._client is not None or self._rejoined > 0
 
+    @property
+    def sent(self) -> list[Message]:
+        """Everything so far."""
+        return self._kept
+
     async def send(self, message: Message) -> None:
         self._kept.append(message)
         self._tell()

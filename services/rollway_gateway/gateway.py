@@ -12,16 +12,18 @@ import structlog
 
 from rollway_gateway.engine_abort import abort_generations
 from rollway_gateway.health import HealthWatch
+from rollway_gateway.keeping import Keeping, open_keeping
 from rollway_gateway.keys import SessionKeys
 from rollway_gateway.pool import Pool
+from rollway_gateway.pools_tree import pools_tree, restore_pools
 from rollway_gateway.reconcile import reconcile_all
 from rollway_gateway.session import Session
 from rollway_gateway.settings import GatewaySettings
-from rollway_gateway.store import SessionStore
+from rollway_gateway.store import trajectory_of
 from rollway_gateway.upstream import open_upstream
 from rollway_gateway.worker import Worker
 from rollway_wire.gateway import DEFAULT_POOL, FencePool, PausePool, PoolState, SessionSpec, SessionTicket, WorkerSpec
-from rollway_wire.problems import NotFound
+from rollway_wire.problems import Conflict, NotFound
 from rollway_wire.tokens import Trajectory
 
 log = structlog.get_logger()
@@ -33,16 +35,24 @@ RECONCILE_S = 2.0
 class Gateway:
     """One process's gateway. Made with `open_gateway`."""
 
-    def __init__(self, settings: GatewaySettings, client: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, settings: GatewaySettings, client: aiohttp.ClientSession, keeping: Keeping, pools: dict[str, Pool]
+    ) -> None:
+        """
+        Args:
+            pools: empty; shared with what writes them down.
+        """
         self.settings = settings
         self.client = client
-        self.keys = SessionKeys(settings.signing_secrets, required=settings.keys_required)
-        self.store = SessionStore(
-            kept_bytes_per_session=int(settings.kept_messages_mib * 2**20),
-            response_bytes_per_session=int(settings.kept_responses_mib * 2**20),
-        )
-        self.pools: dict[str, Pool] = {}
+        signing = settings.signing_secrets
+        if signing is None and keeping.secret is not None:
+            signing = [keeping.secret]
+        self.keys = SessionKeys(signing, required=settings.keys_required)
+        self.keeping = keeping
+        self.store = keeping.store
+        self.pools = pools
         self.health = HealthWatch(client, settings, self.workers)
+        restore_pools(pools, keeping.pools, retry_after_s=settings.retry_after_s)
         self.ensure_pool(DEFAULT_POOL)
 
     # -- pools
@@ -61,6 +71,14 @@ class Gateway:
             raise NotFound(f"no pool {name!r}: register a worker in it or open it first")
         return found
 
+    async def keep_pools(self) -> None:
+        """Write down what has changed in them: a restart goes on with it.
+
+        Raises:
+            JournalDown: it cannot be written now.
+        """
+        await self.keeping.keep_pools(pools_tree(self.pools))
+
     def workers(self) -> list[Worker]:
         return [w for pool in self.pools.values() for w in pool.workers.values()]
 
@@ -70,6 +88,7 @@ class Gateway:
     async def add_worker(self, pool: Pool, spec: WorkerSpec, api_path: str | None = None) -> tuple[Worker, bool]:
         """Register and check at once. One that cannot be reached stays registered, unhealthy, until a check passes."""
         worker, new = pool.put_worker(spec, api_path=api_path)
+        await self.keep_pools()
         await self.health.check(worker)
         log.info("worker_added", pool=pool.name, worker=worker.worker_id, url=worker.url, healthy=worker.healthy)
         return worker, new
@@ -77,6 +96,7 @@ class Gateway:
     async def fence(self, pool: Pool, how: FencePool) -> PoolState:
         """Refuse new calls, wait for those in flight, then abort what is left if asked to. Opening the pool ends it."""
         pool.fence()
+        await self.keep_pools()
         await self._drained(pool, how.drain_timeout_s)
         if how.abort and pool.gate == "fenced" and pool.in_flight:
             log.warning("fence_aborts", pool=pool.name, calls=pool.in_flight)
@@ -87,6 +107,7 @@ class Gateway:
     async def pause(self, pool: Pool, how: PausePool) -> PoolState:
         """Hold or refuse new calls and wait for those at a worker to end, or tell the workers to end them."""
         pool.pause(refuses=how.new_calls == "refuse")
+        await self.keep_pools()
         if how.in_flight == "abort":
             await abort_generations(self.client, [call.upstream for call in pool.calls], how.timeout_s)
         await self._drained(pool, how.timeout_s)
@@ -109,7 +130,19 @@ class Gateway:
 
     # -- sessions
 
-    def open_session(self, spec: SessionSpec, *, keeps_messages: bool) -> tuple[Session, bool]:
+    async def find(self, session_id: str) -> Session | None:
+        """Wherever it is kept; in memory from now on."""
+        return await self.keeping.find(session_id)
+
+    async def session(self, session_id: str) -> Session:
+        """Raises:
+        NotFound: no such session, or only its trajectory is left."""
+        found = await self.find(session_id)
+        if found is None:
+            raise NotFound(f"no session {session_id!r}")
+        return found
+
+    async def open_session(self, spec: SessionSpec, *, keeps_messages: bool) -> tuple[Session, bool]:
         """The session and whether it is new.
 
         Raises:
@@ -117,6 +150,11 @@ class Gateway:
             BadRequest, Conflict: as `SessionStore.open`.
         """
         self.pool(spec.pool)
+        if spec.session_id is not None:
+            entry = self.store.entry(spec.session_id)
+            if entry is not None and entry.object_key is not None:
+                raise Conflict(f"session {spec.session_id!r} is sealed and archived")
+            await self.find(spec.session_id)
         return self.store.open(spec, keeps_messages=keeps_messages and self.settings.keep_messages)
 
     def ticket(self, session: Session, base: str) -> SessionTicket:
@@ -141,29 +179,73 @@ class Gateway:
             left = asyncio.Event()
             session.when_idle.append(left.set)
             await left.wait()
-        return self.store.seal(session)
+        trajectory = self.store.seal(session)
+        await self.keeping.committed()
+        self.keeping.sealed(session)
+        return trajectory
+
+    async def trajectory(self, session_id: str) -> Trajectory:
+        """So far; of a sealed session the final one, wherever it is.
+
+        Raises:
+            NotFound: no such session.
+        """
+        if (found := await self.keeping.archived(session_id)) is not None:
+            return found
+        session = await self.keeping.look(session_id)
+        if session is None:
+            raise NotFound(f"no session {session_id!r}")
+        return session.trajectory or trajectory_of(session)
+
+    async def seal_by_id(self, session_id: str) -> Trajectory:
+        """`seal`, also of a session that is sealed and no longer in memory.
+
+        Raises:
+            NotFound: no such session.
+        """
+        if (found := await self.keeping.archived(session_id)) is not None:
+            return found
+        return await self.seal(await self.session(session_id))
+
+    async def forget(self, session_id: str, *, remember: bool) -> Session | None:
+        """Forget a session, written down before this returns; returns what it was, None: not known or archived."""
+        session, entry = await self.find(session_id), self.store.entry(session_id)
+        if session is not None:
+            self.store.forget(session, remember=remember)
+        elif entry is not None:
+            self.store.forget_stored(entry, remember=remember)
+        await self.keeping.committed()
+        return session
 
 
-def _report_end(watch: asyncio.Task[None]) -> None:
-    if not watch.cancelled() and (error := watch.exception()) is not None:
-        log.error("health_watch_failed", exc_info=error)
+def _report_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("task_failed", task=task.get_name(), exc_info=error)
 
 
 @asynccontextmanager
 async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
-    """A running gateway: connections open, settings' workers registered, health watched.
+    """A running gateway: connections open, what the journal holds taken, settings' workers registered, health watched.
 
-    Shut down in the order: health watch, then connections. Calls in flight have ended by then (the server waits for
+    Shut down in the order: health watch, journal, connections. Calls in flight have ended by then (the server waits for
     them, then cancels them).
     """
-    async with open_upstream(settings) as client:
-        gateway = Gateway(settings, client)
+    pools: dict[str, Pool] = {}
+    async with open_upstream(settings) as client, open_keeping(settings, lambda: pools_tree(pools)) as keeping:
+        gateway = Gateway(settings, client, keeping, pools)
         for url in settings.workers:
             gateway.ensure_pool(DEFAULT_POOL).put_worker(WorkerSpec(url=url))
-        watch = asyncio.create_task(gateway.health.run(), name="health-watch")
-        watch.add_done_callback(_report_end)
+        if keeping.journal is not None:
+            keeping.journal.start()
+        tasks = [
+            asyncio.create_task(gateway.health.run(), name="health-watch"),
+            asyncio.create_task(keeping.run(), name="journal-tidy"),
+        ]
+        for task in tasks:
+            task.add_done_callback(_report_end)
         try:
             yield gateway
         finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -19,6 +19,7 @@ from rollway_gateway.delivery import Delivery
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.record import CallRecord
 from rollway_gateway.session import Session
+from rollway_gateway.store import SessionStore
 
 log = structlog.get_logger()
 
@@ -30,14 +31,16 @@ class KeptAnswer:
     """Of one call, from its admission on. An `Original` of its session."""
 
     def __init__(
-        self, asked: Asked, call_id: str, session: Session, send: Send, *, grace_s: float, abort: Callable[[], None]
-    ) -> None:
+        self, asked: Asked, call_id: str, session: Session, send: Send, *, store: SessionStore, grace_s: float,
+        abort: Callable[[], None],
+    ) -> None:  # fmt: skip
         """
         Args:
             abort: end the call, for which nobody waits any more.
         """
         self.asked = asked
         self._call_id, self._session, self._grace_s = call_id, session, grace_s
+        self._store = store
         self._abort: Callable[[], None] | None = abort
         """None: the call has ended."""
         self._delivery = Delivery(send, grace_s=grace_s, on_silence=self._unheard)
@@ -58,16 +61,24 @@ class KeptAnswer:
     def lose_client(self) -> None:
         self._delivery.lose_client()
 
-    def end(self, record: CallRecord | None) -> None:
-        """Nothing more is sent. A whole answer waits for a retry."""
+    @property
+    def sent(self) -> list[Message]:
+        """Everything so far."""
+        return self._delivery.sent
+
+    def end(self, record: CallRecord | None, *, journaled: bool) -> None:
+        """Nothing more is sent. A whole answer waits for a retry: ``journaled`` ones in the journal, once delivered."""
         heard = self._delivery.heard
         self._record, self._abort, self._ended_at = record, None, time.monotonic()
         self._delivery.end()
         if record is None or not record.answered or self._session.state != "open":
             self._session.originals.drop(self)
         else:
-            record.delivered = heard
-            self._delivery.await_silence()
+            self._store.outcome(self._session, record, delivered=heard)
+            if heard and journaled:
+                self._session.originals.drop(self)
+            else:
+                self._delivery.await_silence()
 
     # -- retries
 
@@ -89,10 +100,10 @@ class KeptAnswer:
             AgentError: 503, the call ended without an answer.
         """
         log.info("call_rejoined", session_id=self._session.session_id, call_id=self._call_id)
-        self._session.rejoined_calls += 1
+        self._store.rejoined(self._session)
         took = await self._delivery.rejoin(receive, send)
         if took and self._record is not None:
-            self._record.delivered = True
+            self._store.outcome(self._session, self._record, delivered=True)
         if took is False:
             raise AgentError(503, "the call ended without an answer: try again", retry_after_s=1)
 
@@ -109,11 +120,5 @@ class KeptAnswer:
             self._session.unread[digest(self.asked)] = self._record
 
 
-def asks_again(session: Session, asked: Asked) -> None:
-    """Note that a request repeats one whose answer nobody took, and which is no longer kept."""
-    if session.unread and (unread := session.unread.pop(digest(asked), None)) is not None:
-        unread.sampled_again = True
-
-
 def digest(asked: Asked) -> bytes:
-    return hashlib.blake2b(asked[1], digest_size=16, person=asked[0].encode()).digest()
+    return hashlib.sha256(asked[0].encode() + b"\0" + asked[1]).digest()[:16]

@@ -65,5 +65,10 @@ class Originals:
         for call in self._all():
             self.drop(call)
 
+    @property
+    def waiting(self) -> bool:
+        """A request may be the retry of a call that is kept here."""
+        return bool(self._calls)
+
     def _all(self) -> Sequence[Original]:
         return list(self._calls)

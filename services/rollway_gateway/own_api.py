@@ -10,7 +10,6 @@ from pydantic import BaseModel
 
 from rollway_gateway.gateway import Gateway
 from rollway_gateway.session import Session
-from rollway_gateway.store import trajectory_of
 from rollway_gateway.worker_address import check_worker_url
 from rollway_wire.codec import MEDIA_TYPE, dump_packed, to_json_tree, trajectory_tree
 from rollway_wire.gateway import (
@@ -24,7 +23,7 @@ from rollway_wire.gateway import (
     WorkerSpec,
     WorkerState,
 )
-from rollway_wire.problems import BadRequest
+from rollway_wire.problems import BadRequest, NotFound
 from rollway_wire.tokens import Trajectory
 
 PoolName = Path(pattern=POOL_PATTERN)
@@ -49,11 +48,12 @@ class SessionView(BaseModel):
 
 
 def _view(s: Session) -> SessionView:
-    turns = s.turns()
+    turns = [turn for record in s.records for turn in record.kept]
+    incomplete = sum(t.incomplete is not None or not r.delivered for r in s.records for t in r.kept)
     return SessionView(
         session_id=s.session_id, pool=s.pool, state=s.state, created_at=s.created_at, calls=s.calls_begun,
         in_flight=len(s.calls), failed_calls=s.failed_calls, turns=len(turns),
-        incomplete_turns=sum(t.incomplete is not None for t in turns), worker_id=s.worker_id,
+        incomplete_turns=incomplete, worker_id=s.worker_id,
         sampled_tokens=sum(len(t.completion_token_ids) for t in turns) + s.lost_tokens(),
     )  # fmt: skip
 
@@ -94,7 +94,8 @@ def _sessions(router: APIRouter) -> None:
     async def open_session(spec: SessionSpec, request: Request, response: Response) -> SessionTicket:
         """Open a session. The same id and settings again: 200 and the same ticket; other settings: 409."""
         gateway = _of(request)
-        session, new = gateway.open_session(spec, keeps_messages=False)
+        session, new = await gateway.open_session(spec, keeps_messages=False)
+        await gateway.keeping.committed()
         response.status_code = 201 if new else 200
         return gateway.ticket(session, agents_base(request))
 
@@ -102,24 +103,28 @@ def _sessions(router: APIRouter) -> None:
     @router.get("/sessions/{session_id:path}/trajectory")
     async def trajectory(session_id: str, request: Request) -> Response:
         """What the session's finished calls make so far; after sealing, the final one."""
-        session = _of(request).store.get(session_id)
-        return await _answer(request, session.trajectory or trajectory_of(session))
+        return await _answer(request, await _of(request).trajectory(session_id))
 
     @router.post("/sessions/{session_id:path}/seal")
     async def seal(session_id: str, request: Request) -> Response:
         """Refuse further calls, cancel those in flight, return the final trajectory. Idempotent."""
-        gateway = _of(request)
-        return await _answer(request, await gateway.seal(gateway.store.get(session_id)))
+        return await _answer(request, await _of(request).seal_by_id(session_id))
 
     @router.get("/sessions/{session_id:path}")
     async def session(session_id: str, request: Request) -> SessionView:
-        return _view(_of(request).store.get(session_id))
+        found = await _of(request).keeping.look(session_id)
+        if found is None:
+            raise NotFound(f"no session {session_id!r}")
+        return _view(found)
 
     @router.delete("/sessions/{session_id:path}", status_code=204)
     async def forget(session_id: str, request: Request) -> None:
         """Forget a session; further calls under its id are refused with 410."""
-        store = _of(request).store
-        store.forget(store.get(session_id))
+        gateway = _of(request)
+        known = gateway.store.find(session_id) is not None or gateway.store.entry(session_id) is not None
+        if not known:
+            raise NotFound(f"no session {session_id!r}")
+        await gateway.forget(session_id, remember=True)
 
 
 def _pools(router: APIRouter) -> None:
@@ -149,7 +154,9 @@ def _pools(router: APIRouter) -> None:
 
     @router.delete("/pools/{pool}/workers/{worker_id}", status_code=204)
     async def remove_worker(worker_id: str, request: Request, pool: str = PoolName) -> None:
-        _of(request).pool(pool).remove_worker(worker_id)
+        gateway = _of(request)
+        gateway.pool(pool).remove_worker(worker_id)
+        await gateway.keep_pools()
 
     @router.post("/pools/{pool}/open")
     async def open_pool(body: OpenPool, request: Request, pool: str = PoolName) -> PoolState:
@@ -157,6 +164,7 @@ def _pools(router: APIRouter) -> None:
         gateway = _of(request)
         found = gateway.ensure_pool(pool)
         found.open(body.policy_version)
+        await gateway.keep_pools()
         return gateway.pool_state(found)
 
     @router.post("/pools/{pool}/pause")

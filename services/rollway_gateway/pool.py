@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection
-from typing import Literal, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, Protocol
 
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.worker import Worker, split_worker_url
@@ -98,6 +98,14 @@ class Pool:
         return chosen
 
     # -- the gate
+
+    def as_tree(self) -> dict[str, Any]:
+        """Gate and policy version as JSON values, for `restore`."""
+        return {"gate": self.gate, "refuses": self._refuses, "policy_version": self.policy_version}
+
+    def restore(self, tree: Mapping[str, Any]) -> None:
+        """Take them as they were."""
+        self.gate, self._refuses, self.policy_version = tree["gate"], tree["refuses"], tree["policy_version"]
 
     def open(self, policy_version: int | None) -> None:
         self.gate = "open"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rollway_gateway.capture.evidence import Evidence
+from rollway_gateway.kept_turn import KeptTurn, kept
 from rollway_wire.problems import ContractViolation
 from rollway_wire.tokens import IDS, Turn
 
@@ -15,7 +17,10 @@ class CallRecord:
     """One finished call: its turns, one per choice, and the messages where the session keeps them."""
 
     call_id: str
-    turns: tuple[Turn, ...]
+    fresh: tuple[Turn, ...] = ()
+    """Its turns, until the session keeps them."""
+    kept: tuple[KeptTurn, ...] = ()
+    """As the session keeps them."""
     prompt_tokens: int | None
     """As the engine's usage says; None: it said nothing."""
     completion_tokens: int | None
@@ -35,7 +40,32 @@ class CallRecord:
     """As the engine wrote them, by choice, until the turns have them."""
 
     @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Whole. Of a kept record each is put together anew."""
+        return self.fresh or tuple(turn.turn() for turn in self.kept)
+
+    @turns.setter
+    def turns(self, turns: tuple[Turn, ...]) -> None:
+        self.fresh = turns
+
+    def keep(self, recent: Iterable[KeptTurn]) -> None:
+        """Store the turns from where ``recent`` ones end."""
+        self.kept, self.fresh = kept(self.fresh, recent), ()
+
+    def spoil(self, reason: str) -> None:
+        """It was not answered after all, and trains nothing."""
+        self.answered = False
+        for turn in self.kept:
+            turn.spoil(reason)
+
+    @property
+    def flaws(self) -> list[str]:
+        said = [turn.incomplete for turn in self.fresh] + [turn.incomplete for turn in self.kept]
+        return sorted({flaw for flaw in said if flaw is not None})
+
+    @property
     def kept_bytes(self) -> int:
+        """Of messages."""
         return len(self.request or b"") + len(self.answer or b"")
 
 
@@ -70,7 +100,7 @@ def make_record(
             return turn(choice, e.detail)
 
     return CallRecord(
-        call_id=call_id, turns=tuple(checked(choice) for choice in sorted(evidence.choices)),
+        call_id=call_id, fresh=tuple(checked(choice) for choice in sorted(evidence.choices)),
         prompt_tokens=evidence.prompt_tokens, completion_tokens=evidence.completion_tokens,
         lost_tokens=evidence.lost_tokens, answered=answered, request=request, answer=answer,
         routed_experts={i: c.routed_experts for i, c in evidence.choices.items() if c.routed_experts is not None},

@@ -11,7 +11,7 @@ import uuid
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
@@ -67,7 +67,11 @@ def _worker(w: Worker) -> dict[str, Any]:
 
 def _health(router: APIRouter) -> None:
     @router.get("/health")
-    async def health() -> dict[str, str]:
+    async def health(request: Request, response: Response) -> dict[str, str]:
+        """503 while nothing can be kept: new calls are refused."""
+        if (problem := _of(request).keeping.problem) is not None:
+            response.status_code = 503
+            return {"status": "failing", "detail": problem}
         return {"status": "ok"}
 
     @router.get("/health/workers")
@@ -85,13 +89,18 @@ def _session_info(s: Session) -> dict[str, Any]:
     return {"session_id": s.session_id, "trace_count": count, "created_at": s.created_at, "metadata": s.metadata}
 
 
-def _delete(gateway: Gateway, session_id: str) -> int:
-    session = gateway.store.find(session_id)
+async def _delete(gateway: Gateway, session_id: str) -> int:
+    session = await gateway.forget(session_id, remember=False)
     if session is None:
         return 0
     count: int = _session_info(session)["trace_count"]
-    gateway.store.forget(session, remember=False)
     return count
+
+
+async def _all(gateway: Gateway) -> list[Session]:
+    """To look at, wherever they are kept."""
+    ids = [s.session_id for s in gateway.store] + [entry.session_id for entry in gateway.store.stored()]
+    return [s for session_id in ids if (s := await gateway.keeping.look(session_id)) is not None]
 
 
 def _sessions(router: APIRouter) -> None:
@@ -101,12 +110,13 @@ def _sessions(router: APIRouter) -> None:
         session_id = str(body.get("session_id") or uuid.uuid4())
         metadata, sampling = body.get("metadata") or {}, body.get("sampling_params") or {}
         try:
-            found = gateway.store.find(session_id)
+            found = await gateway.find(session_id)
             if found is not None:
                 gateway.store.change(found, metadata, sampling)
             else:
                 spec = SessionSpec(session_id=session_id, metadata=metadata, sampling_params=sampling)
-                found, _ = gateway.open_session(spec, keeps_messages=True)
+                found, _ = await gateway.open_session(spec, keeps_messages=True)
+            await gateway.keeping.committed()
         except (RollwayError, ValidationError) as e:
             return _error(400, str(e))
         url = gateway.agent_path(found) if gateway.keys.required else f"/sessions/{session_id}/v1"
@@ -114,9 +124,10 @@ def _sessions(router: APIRouter) -> None:
 
     @router.get("/sessions")
     async def list_sessions(request: Request, since: float | None = None, limit: int | None = None) -> Any:
-        first = {s.session_id: min(r.turns[0].ended_at for r in s.records if r.answered)
-                 for s in _of(request).store if any(r.answered for r in s.records)}  # fmt: skip
-        rows = [s for s in _of(request).store if s.session_id in first]
+        known = await _all(_of(request))
+        first = {s.session_id: min(r.kept[0].ended_at for r in s.records if r.answered)
+                 for s in known if any(r.answered for r in s.records)}  # fmt: skip
+        rows = [s for s in known if s.session_id in first]
         rows = [s for s in rows if since is None or first[s.session_id] >= since]
         rows.sort(key=lambda s: first[s.session_id], reverse=True)
         return [_session_info(s) for s in (rows if limit is None else rows[:limit])]
@@ -124,36 +135,41 @@ def _sessions(router: APIRouter) -> None:
     @router.post("/sessions/batch_delete")
     async def batch_delete(request: Request) -> dict[str, int]:
         gateway, body = _of(request), await _body(request)
-        return {"deleted": sum(_delete(gateway, str(sid)) for sid in body.get("session_ids") or [])}
+        return {"deleted": sum([await _delete(gateway, str(sid)) for sid in body.get("session_ids") or []])}
 
     # Ids may hold slashes, so this stands before the bare route.
     @router.get("/sessions/{session_id:path}/traces")
     async def session_traces(
         session_id: str, request: Request, since: float | None = None, limit: int | None = None
     ) -> Any:
-        session = _of(request).store.find(session_id)
+        session = await _of(request).keeping.look(session_id)
         return [] if session is None else traces(session, since, limit)
 
     @router.get("/sessions/{session_id:path}")
     async def get_session(session_id: str, request: Request) -> Any:
-        session = _of(request).store.find(session_id)
+        session = await _of(request).keeping.look(session_id)
         return _error(404, f"Session {session_id} not found") if session is None else _session_info(session)
 
     @router.delete("/sessions/{session_id:path}")
     async def delete_session(session_id: str, request: Request) -> dict[str, int]:
-        return {"deleted": _delete(_of(request), session_id)}
+        return {"deleted": await _delete(_of(request), session_id)}
 
 
 def _traces(router: APIRouter) -> None:
     @router.get("/traces/{trace_id}")
     async def get_trace(trace_id: str, request: Request) -> Any:
-        found = _of(request).store.record(trace_id)
-        return _error(404, f"Trace {trace_id} not found") if found is None else trace(*found)
+        gateway = _of(request)
+        session_id = gateway.store.session_of_call(trace_id)
+        session = None if session_id is None else await gateway.keeping.look(session_id)
+        found = next((r for r in session.records if r.call_id == trace_id), None) if session is not None else None
+        if session is None or found is None:
+            return _error(404, f"Trace {trace_id} not found")
+        return trace(session, found)
 
     @router.post("/traces/query")
     async def query_traces(request: Request) -> Any:
-        store, body = _of(request).store, await _body(request)
-        found = [s for sid in body.get("session_ids") or [] if (s := store.find(str(sid))) is not None]
+        keeping, body = _of(request).keeping, await _body(request)
+        found = [s for sid in body.get("session_ids") or [] if (s := await keeping.look(str(sid))) is not None]
         return [t for s in found for t in traces(s, body.get("since"), body.get("limit"))]
 
 
@@ -183,6 +199,7 @@ def _workers(router: APIRouter) -> None:
     async def remove_worker(worker_id: str, request: Request) -> Any:
         try:
             _pool(request).remove_worker(worker_id)
+            await _of(request).keep_pools()
         except NotFound:
             return _error(404, f"Worker {worker_id} not found")
         return {"removed": worker_id}
@@ -215,4 +232,5 @@ def _admin(router: APIRouter) -> None:
             _pool(request).policy_version = int(version)
         except (TypeError, ValueError):
             return _error(400, f"invalid weight_version: {version!r}")
+        await _of(request).keep_pools()
         return {"weight_version": _pool(request).policy_version}

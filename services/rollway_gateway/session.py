@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from rollway_gateway.dialects.responses.kept import KeptResponses
 from rollway_gateway.exact.budget import Budget
 from rollway_gateway.exact.fidelity import Fidelity
+from rollway_gateway.journal.entries import Entry
+from rollway_gateway.kept_turn import KeptTurn, newest
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.originals import Originals
 from rollway_gateway.record import CallRecord
 from rollway_gateway.routing import Routing
 from rollway_wire.tokens import Trajectory, Turn
 
+SESSION_BYTES = 2048
+"""About what a session costs without its calls."""
+
 
 class SessionCall(Protocol):
     """What a session needs of a call in flight."""
+
+    @property
+    def call_id(self) -> str: ...
+
+    def digest(self) -> bytes:
+        """Of its request, by which a retry is known."""
 
     def abort(self, reason: str, error: AgentError | None) -> None: ...
 
@@ -33,7 +46,7 @@ class Session:
     keeps_messages: bool
     responses: KeptResponses
     """What a Responses request may continue."""
-    state: Literal["open", "sealing", "sealed"] = "open"
+    state: Literal["open", "sealing", "sealed", "gone"] = "open"
     worker_id: str | None = None
     """Where its calls go."""
     calls_begun: int = 0
@@ -50,13 +63,59 @@ class Session:
     fidelity: Fidelity = field(default_factory=Fidelity)
     routing: Routing = field(default_factory=Routing)
     records: list[CallRecord] = field(default_factory=list)
+    newest: deque[KeptTurn] = field(default_factory=newest)
+    lost_calls: list[str] = field(default_factory=list)
+    """In flight when a process ended: what was sampled for them, if anything, is not known."""
     spoiled: str | None = None
     """Why it may not train as a whole, whatever its turns say."""
+    entry: Entry | None = None
+    """In the journal."""
     kept_bytes: int = 0
+    """Of messages."""
+    size: int = SESSION_BYTES
+    """Bytes in memory, about."""
+    visits: int = 0
+    """Requests that are about to do something with it."""
     when_idle: list[Callable[[], None]] = field(default_factory=list)
     """Called once each, when no call is in flight any more."""
     trajectory: Trajectory | None = None
     """Once sealed."""
+
+    def keep(self, record: CallRecord) -> None:
+        """Take a finished call's record."""
+        record.keep(self.newest)
+        self.hold(record)
+
+    def hold(self, record: CallRecord) -> None:
+        """Take a record whose turns are kept already."""
+        self.records.append(record)
+        self.newest.extend(record.kept)
+        self.kept_bytes += record.kept_bytes
+        self.size += record.kept_bytes + sum(turn.size for turn in record.kept)
+
+    def trim(self, limit: int) -> None:
+        """Keep so many bytes of messages; the oldest calls lose theirs."""
+        for old in self.records:
+            if self.kept_bytes <= limit:
+                break
+            self.kept_bytes -= old.kept_bytes
+            self.size -= old.kept_bytes
+            old.request = old.answer = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing goes on in it that memory alone holds."""
+        waits = self.visits or self.calls or self.when_idle or self.originals.waiting
+        return not waits and self.state != "sealing"
+
+    @contextmanager
+    def visit(self) -> Iterator[None]:
+        """It stays in memory for as long."""
+        self.visits += 1
+        try:
+            yield
+        finally:
+            self.visits -= 1
 
     def turns(self) -> list[Turn]:
         """Those of an answer that no client took to its end are incomplete: the agent did not act on it."""
@@ -74,7 +133,7 @@ class Session:
         if self.spoiled is not None:
             return self.spoiled
         for record in self.records:
-            for turn in record.turns:
+            for turn in record.kept:
                 if record.answered and turn.incomplete is not None:
                     return f"turn {turn.turn_id}: {turn.incomplete}"
         return None

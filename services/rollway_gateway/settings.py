@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from rollway_gateway.worker_address import check_http_url, check_worker_url
@@ -84,8 +84,30 @@ class GatewaySettings(ServiceSettings):
     """A worker that sent bytes of an answer within so many seconds is busy, not dead: failed checks do not count."""
     retry_after_s: float = Field(default=2, gt=0)
     """Told to agents refused for a fenced pool or for want of a healthy worker."""
+    durability: Literal["memory", "journal", "fsync"] | None = None
+    """What a call outlives once its agent has the answer. memory: nothing. journal: the process. fsync: the machine.
+    None: journal, or memory where `port` is 0 and there is no `journal_dir`: what comes back under another URL each
+    time is not found by its agents again."""
+    journal_dir: Path | None = None
+    """Folder of the journal, made where it is not there; each gateway process needs its own. None:
+    ``rollway-journal/{port}`` where it was started."""
+    journal_segment_mib: float = Field(default=64, gt=0)
+    """Files of the journal are begun anew at this size; the oldest go when their sessions are over."""
+    session_memory_mib: float = Field(default=1024, ge=0)
+    """Memory for sessions, about; beyond it the coldest are left to the journal and read back when they are needed.
+    0: no limit. Without a journal there is none."""
+    sealed_keep_s: float = Field(default=24 * 3600.0, gt=0)
+    """A sealed session can be read for so long, if it is not deleted before."""
+    archive_bucket: str | None = None
+    """S3 bucket for sealed trajectories; their journal is then reclaimed. None: they stay in the journal."""
+    archive_prefix: str = "trajectories"
+    """Of their keys."""
+    s3_endpoint_url: str | None = None
+    """Of an S3-compatible store; None: AWS."""
+    s3_region: str | None = None
     drain_s: int = Field(default=10, ge=0)
     """At shutdown, calls in flight get so many seconds before they are cancelled."""
+    _journal_folder: Path | None = PrivateAttr(default=None)
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -138,6 +160,20 @@ class GatewaySettings(ServiceSettings):
         if self.admin_port is not None and self.admin_port == self.port != 0:
             raise ValueError("admin_port must differ from port")
         return self
+
+    @model_validator(mode="after")
+    def _journaled(self) -> GatewaySettings:
+        nameless = self.port == 0 and self.journal_dir is None
+        if nameless and self.durability not in (None, "memory"):
+            raise ValueError(f"durability={self.durability} with port 0 needs a journal_dir")
+        if self.durability != "memory" and not nameless:
+            self._journal_folder = self.journal_dir or Path("rollway-journal") / str(self.port)
+        return self
+
+    @property
+    def journal_folder(self) -> Path | None:
+        """None: sessions are in memory alone."""
+        return self._journal_folder
 
     @property
     def max_body_bytes(self) -> int:

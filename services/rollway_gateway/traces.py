@@ -18,13 +18,13 @@ from rollway_wire.tokens import NO_VERSION
 
 def traces(session: Session, since: float | None, limit: int | None) -> list[dict[str, Any]]:
     """A session's traces in the order of calls; ``since`` in Unix seconds."""
-    answered = [r for r in session.records if r.answered and (since is None or r.turns[0].ended_at >= since)]
-    answered.sort(key=lambda r: r.turns[0].index)
+    answered = [r for r in session.records if r.answered and (since is None or r.kept[0].ended_at >= since)]
+    answered.sort(key=lambda r: r.kept[0].index)
     return [trace(session, r) for r in (answered if limit is None else answered[:limit])]
 
 
 def trace(session: Session, record: CallRecord) -> dict[str, Any]:
-    turn = record.turns[0]
+    turn = record.kept[0].turn()
     whole = turn.incomplete is None
     request: dict[str, Any] = orjson.loads(record.request) if record.request else {}
     answer: dict[str, Any] = orjson.loads(record.answer) if record.answer else {}

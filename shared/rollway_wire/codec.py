@@ -73,11 +73,11 @@ def trajectory_tree(t: Trajectory) -> dict[str, Any]:
 
 
 def turn_tree(turn: Turn) -> dict[str, Any]:
-    routed = {} if turn.routed_experts is None else {"routed_experts": _routed_tree(turn.routed_experts)}
+    routed = {} if turn.routed_experts is None else {"routed_experts": routed_tree(turn.routed_experts)}
     return {**{name: getattr(turn, name) for name in _TURN_FIELDS}, **routed, **_unrouted(turn)}
 
 
-def _routed_tree(r: RoutedExperts) -> dict[str, Any]:
+def routed_tree(r: RoutedExperts) -> dict[str, Any]:
     return {name: getattr(r, name) for name in ("start", "after", "layers", "top_k", "dtype", "data")}
 
 
@@ -130,14 +130,14 @@ def load_turn(obj: dict[str, Any]) -> Turn:
 
     def make() -> Turn:
         _typed(obj, _TURN_SCALARS)
-        routed = {} if obj.get("routed_experts") is None else {"routed_experts": _routed(obj["routed_experts"])}
+        routed = {} if obj.get("routed_experts") is None else {"routed_experts": load_routed(obj["routed_experts"])}
         return Turn(**{**obj, **_arrays(obj, _TURN_ARRAYS), **routed})
 
     made: Turn = _reading("turn", make)
     return made
 
 
-def _routed(obj: dict[str, Any]) -> RoutedExperts:
+def load_routed(obj: dict[str, Any]) -> RoutedExperts:
     _typed(obj, _ROUTED_SCALARS)
     arrays = _arrays(obj, {"data": DTYPES[obj["dtype"]]})
     return RoutedExperts(**{**{k: v for k, v in obj.items() if k != "dtype"}, **arrays})

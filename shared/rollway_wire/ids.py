@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from urllib.parse import quote
 
 SESSION_ID_MIN = 33
 SESSION_ID_MAX = 256
@@ -62,3 +63,11 @@ def session_id_of(key: str) -> str | None:
     """The session id a result key names, or None for a key that is not a result's."""
     name = key.rsplit("/", 1)[-1]
     return name[:-5] if name.endswith(".json") and len(name) > 5 else None
+
+
+def trajectory_key(prefix: str, session_id: str) -> str:
+    """Where the gateway puts a sealed trajectory, packed (`rollway_wire.packed`): ``{prefix}/{session_id}.rwpk``.
+
+    A gateway's session id may hold more than S3's safe characters; those are percent-encoded, slashes too.
+    """
+    return f"{prefix}/{quote(session_id, safe='')}.rwpk"

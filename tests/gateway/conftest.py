@@ -22,6 +22,7 @@ from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import ScriptedEngine
 
 FAST: dict[str, Any] = {
+    "durability": "memory",
     "health_interval_s": 0.1, "health_timeout_s": 2.0, "retry_after_s": 1.0, "alive_window_s": 0.0, "port": 0,
     "retry_grace_s": 0.0,
 }  # fmt: skip

@@ -6,6 +6,7 @@ The engine's refusals (4xx) keep the engine's words and type, as vLLM's own rout
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -24,8 +25,16 @@ UNREADABLE = "the engine's answer cannot be read"
 class TranslatedSend:
     """Stands in for ASGI's ``send`` while one call runs."""
 
-    def __init__(self, dialect: Dialect, exchange: Exchange, send: Send, request_id: str) -> None:
+    def __init__(
+        self, dialect: Dialect, exchange: Exchange, send: Send, request_id: str,
+        written: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            written: waits until what the exchange kept is written down; None: it keeps nothing.
+        """
         self._dialect = dialect
+        self._written = written
         self._exchange = exchange
         self._send = send
         self._request_id = request_id
@@ -42,6 +51,8 @@ class TranslatedSend:
         elif self._encoder is not None:
             more = message.get("more_body", False)
             body = self._events(self._encoder, message.get("body", b""))
+            if not more and self._written is not None:
+                await self._written()
             if body or not more:
                 await self._send({"type": "http.response.body", "body": body, "more_body": more})
         else:
@@ -67,6 +78,8 @@ class TranslatedSend:
         except UNKNOWN_FORM as e:
             await self._refuse(Failure(502, f"{UNREADABLE}: {type(e).__name__}: {e}"))
             return
+        if self._written is not None:
+            await self._written()
         await _send_json(self._send, 200, self._own_headers(), said)
 
     async def _refuse(self, failure: Failure) -> None:

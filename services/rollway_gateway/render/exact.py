@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rollway_gateway.render.bridge import Bridge, Drift, DriftReason
 from rollway_gateway.render.messages import Message, engine_messages
 from rollway_gateway.render.template import Options, Refused, Template
-from rollway_gateway.tree.messages import ExactTurn, MessageTree, Parent
+from rollway_gateway.tree.messages import ExactTurn, Growth, MessageTree, Parent
 from rollway_wire.problems import BadRequest, ContractViolation
 
 
@@ -32,9 +32,18 @@ class Plan:
 class ExactSession:
     """One session. Not thread-safe; plan and record are quick, and separate because sampling lies between them."""
 
-    def __init__(self, template: Template, bridge: Bridge) -> None:
+    def __init__(
+        self, template: Template, bridge: Bridge, *, tree: MessageTree | None = None,
+        on_growth: Callable[[ExactTurn, Growth], None] | None = None,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            tree: the conversations so far, grown again.
+            on_growth: told of every answer that is remembered.
+        """
         self._template, self._bridge = template, bridge
-        self._tree = MessageTree()
+        self._tree = MessageTree() if tree is None else tree
+        self._on_growth = on_growth
 
     def plan(self, messages: Sequence[Message], options: Options, *, render: bool = True) -> Plan:
         """The prompt of a request: the exact ids so far and what its new messages add, or a full rendering.
@@ -82,6 +91,9 @@ class ExactSession:
         if plan.extends is not None and prompt_ids != plan.prompt_ids:
             raise ContractViolation(f"turn {turn_id}: the engine was prompted with other ids than planned")
         start = 0 if plan.extends is None else plan.extends.end
-        turn = ExactTurn(turn_id, plan.extends, prompt_ids[start:], completion_ids, answer)
-        self._tree.add(plan.parent, answer, turn)
+        suffix = prompt_ids[start:] if start else prompt_ids
+        turn = ExactTurn(turn_id, plan.extends, suffix, completion_ids, answer)
+        growth = self._tree.add(plan.parent, answer, turn)
+        if self._on_growth is not None:
+            self._on_growth(turn, growth)
         return turn

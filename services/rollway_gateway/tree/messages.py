@@ -66,10 +66,14 @@ class ExactTurn:
 class Node:
     """A message in its place. ``answers`` holds the turns that sampled it, if any did."""
 
-    __slots__ = ("answers", "children", "raw", "recent")
+    __slots__ = ("answers", "children", "name", "number", "raw", "recent")
 
-    def __init__(self, raw: Message | None) -> None:
+    def __init__(self, raw: Message | None, name: bytes = b"") -> None:
         self.raw = raw
+        self.name = name
+        """Of a root: the digest of its tools and template arguments."""
+        self.number: int | None = None
+        """In the order of growing; a root has none until something grows on it."""
         self.children: dict[bytes, Node] = {}
         self.recent: Node | None = None
         self.answers: list[ExactTurn] = []
@@ -93,11 +97,24 @@ class Parent:
     """Tool-call ids in force at ``node``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a tree grew by an answer: what it takes to grow it again in the same order, without the messages."""
+
+    under: int
+    """Number of the deepest node that was there."""
+    root: bytes | None
+    """Its name, where it is a root on which nothing had grown."""
+    digests: tuple[bytes, ...]
+    """Of the messages below it, the answer last."""
+
+
 class MessageTree:
     """One session's conversations. Not thread-safe; every method is quick and synchronous."""
 
     def __init__(self) -> None:
         self._roots: dict[bytes, Node] = {}
+        self._numbered: list[Node] = []
         self._recent: tuple[Any, Node] | None = None  # the last tools and arguments asked with
 
     def find_parent(
@@ -126,7 +143,7 @@ class MessageTree:
                 turn, known = child.answers[-1], depth
         return Parent(turn, known, messages[known:], node, messages[depth:], tuple(calls))
 
-    def add(self, parent: Parent, answer: Message, turn: ExactTurn) -> None:
+    def add(self, parent: Parent, answer: Message, turn: ExactTurn) -> Growth:
         """Keep an answer sampled for the request that ``parent`` was found for.
 
         Raises:
@@ -135,22 +152,59 @@ class MessageTree:
         if answer.get("role") != "assistant":
             raise ContractViolation(f"turn {turn.turn_id}: an answer has role assistant, not {answer.get('role')!r}")
         node, calls = parent.node, list(parent.calls)
+        root = node.name if node.number is None else None
+        under = self._number(node)
+        digests = []
         for message in (*parent.unknown, answer):
-            child = _child(node, message, calls)
-            if child is None:
-                child = node.children[digest(message, calls)] = Node(message)
-                node.recent = child
+            named = digest(message, calls)
+            digests.append(named)
+            node = self._grown(node, named, message)
             if message.get("role") == "assistant":
                 calls = call_ids(message)
-            node = child
         node.answers.append(turn)
+        return Growth(under, root, tuple(digests))
+
+    def grow(self, growth: Growth, turn: ExactTurn) -> None:
+        """Grow as another tree did; every growth of it once, in their order.
+
+        Raises:
+            ContractViolation: one before it is missing.
+        """
+        if growth.root is not None:
+            node = self._roots.setdefault(growth.root, Node(None, growth.root))
+            if self._number(node) != growth.under:
+                raise ContractViolation(f"turn {turn.turn_id}: a conversation is told again in another order")
+        elif growth.under < len(self._numbered):
+            node = self._numbered[growth.under]
+        else:
+            raise ContractViolation(f"turn {turn.turn_id} goes on from message {growth.under}, which is not there")
+        for named in growth.digests:
+            node = self._grown(node, named, None)
+        node.answers.append(turn)
+
+    def _grown(self, node: Node, named: bytes, message: Message | None) -> Node:
+        child = node.children.get(named)
+        if child is None:
+            child = node.children[named] = Node(message)
+            self._number(child)
+        if message is not None:
+            child.raw = message
+            node.recent = child
+        return child
+
+    def _number(self, node: Node) -> int:
+        if node.number is None:
+            node.number = len(self._numbered)
+            self._numbered.append(node)
+        return node.number
 
     def _root(self, tools: Sequence[Mapping[str, Any]] | None, kwargs: Mapping[str, Any] | None) -> Node:
         asked = (tools or [], kwargs or {})
         if self._recent is not None and self._recent[0] == asked:
             return self._recent[1]
         text = json.dumps(asked, sort_keys=True, separators=(",", ":"), default=repr)
-        node = self._roots.setdefault(hashlib.blake2b(text.encode(), digest_size=16).digest(), Node(None))
+        name = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        node = self._roots.setdefault(name, Node(None, name))
         self._recent = (asked, node)
         return node
 

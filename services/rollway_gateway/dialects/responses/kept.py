@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,6 +33,8 @@ class KeptResponses:
         self._limit = limit
         self._size = 0
         self._kept: OrderedDict[str, KeptResponse] = OrderedDict()
+        self.on_keep: Callable[[str, KeptResponse], None] | None = None
+        """Told of each."""
 
     def find(self, response_id: str) -> KeptResponse | None:
         return self._kept.get(response_id)
@@ -42,6 +45,8 @@ class KeptResponses:
         self._size += len(kept.added)
         while self._size > self._limit:
             self._drop(next(iter(self._kept)))
+        if self.on_keep is not None:
+            self.on_keep(response_id, kept)
 
     def clear(self) -> None:
         self._kept.clear()
