@@ -71,6 +71,7 @@ def nothing_blocks_the_loop() -> Iterator[None]:
         function.can_block_in("botocore/session.py", {"get_component", "get_service_model", "create_client"})
         function.can_block_in("botocore/loaders.py", {"load_file", "exists", "list_available_services"})
         function.can_block_in("aiobotocore/session.py", {"_create_client"})
+        function.can_block_in("asyncpg/connect_utils.py", {"_parse_connect_arguments"})  # .pgpass, certificates
         function.can_block_in("structlog/_output.py", {"msg"})
         function.can_block_in("logging/__init__.py", {"emit"})
     guard.activate()

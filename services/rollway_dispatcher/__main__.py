@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
-import sqlite3
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from rollway_dispatcher.app import create
 from rollway_dispatcher.settings import DispatcherSettings
-from rollway_dispatcher.state_file import open_store
+from rollway_dispatcher.state import open_state
 from rollway_kit import logs, serve
 from rollway_kit.settings import load
-from rollway_wire.problems import RollwayError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as e:
         sys.stderr.write(f"refusing to start: ROLLWAY_DISPATCHER_LOG_LEVEL: {e}\n")
         raise SystemExit(2) from e
-    asyncio.run(_check_state(settings.state_path))
+    asyncio.run(_check_state(settings))
     sock = serve.bind_or_refuse(settings.host, settings.port)
     if settings.port == 0:  # agents must be told the port that was taken
         settings = settings.model_copy(update={"port": sock.getsockname()[1]})
@@ -55,13 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(1)
 
 
-async def _check_state(path: Path) -> None:
-    """Exit with status 2 where the state file cannot be used, before an address is taken."""
+async def _check_state(settings: DispatcherSettings) -> None:
+    """Exit with status 2 where the state cannot be used, before an address is taken."""
     try:
-        async with open_store(path):
+        async with open_state(settings):
             return
-    except (RollwayError, OSError, sqlite3.Error) as e:
-        sys.stderr.write(f"refusing to start: ROLLWAY_DISPATCHER_STATE_PATH: {path}: {e}\n")
+    except Exception as e:
+        where = f"STATE_PATH: {settings.state_path}" if settings.database_url is None else "DATABASE_URL"
+        sys.stderr.write(f"refusing to start: ROLLWAY_DISPATCHER_{where}: {e}\n")
         raise SystemExit(2) from e
 
 

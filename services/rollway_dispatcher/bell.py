@@ -31,3 +31,6 @@ class Bell:
             for heard in self._waiting.pop(batch_id, ()):
                 if not heard.done():
                     heard.set_result(None)
+
+    def ring_all(self) -> None:
+        self.ring(list(self._waiting))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from rollway_dispatcher.bell import Bell
 from rollway_dispatcher.budgets import Budgets
@@ -16,15 +17,16 @@ from rollway_dispatcher.gateway import GatewayClient, open_gateway
 from rollway_dispatcher.invocation import report_keys
 from rollway_dispatcher.lookout import Lookout
 from rollway_dispatcher.order import accept, fingerprint
+from rollway_dispatcher.pressure import Marks, PressureWatch
 from rollway_dispatcher.results_page import Found
 from rollway_dispatcher.rollout import fresh_batch
 from rollway_dispatcher.runtimes.registry import open_runtimes
 from rollway_dispatcher.schedule import Patience, Scheduler
 from rollway_dispatcher.schema import view_of
 from rollway_dispatcher.settings import DispatcherSettings
-from rollway_dispatcher.state_file import open_store
+from rollway_dispatcher.state import joined, open_state, pace_of
 from rollway_dispatcher.step import Arrived, CancelBatch, CancelRollout
-from rollway_dispatcher.store import SqliteStore
+from rollway_dispatcher.store import Store
 from rollway_kit.keys import KeyRefused
 from rollway_kit.object_store import ObjectStore, open_object_store
 from rollway_wire.batch import (
@@ -40,6 +42,9 @@ from rollway_wire.ids import new_batch_id, new_session_id
 from rollway_wire.problems import RollwayError, Unauthorized, Unavailable
 from rollway_wire.rollout import Report
 
+if TYPE_CHECKING:
+    from rollway_dispatcher.fleet import Fleet
+
 PAGE_BYTES = 64 * 2**20
 """A page of results ends before it grows past this, unless its first result is larger."""
 
@@ -48,9 +53,10 @@ class Dispatcher:
     """Made by `open_dispatcher`."""
 
     def __init__(
-        self, *, settings: DispatcherSettings, store: SqliteStore, objects: ObjectStore,
-        gateway: GatewayClient | None, engine: Engine, bell: Bell, clock: Clock,
+        self, *, settings: DispatcherSettings, store: Store, objects: ObjectStore,
+        gateway: GatewayClient | None, engine: Engine, bell: Bell, clock: Clock, fleet: Fleet | None = None,
     ) -> None:  # fmt: skip
+        self._fleet = fleet
         self._settings = settings
         self._store = store
         self._objects = objects
@@ -162,10 +168,17 @@ class Dispatcher:
                 if status.state is not BatchState.RUNNING:
                     return status
                 self.check()
-                self._engine.tell(CancelBatch(batch_id, "cancelled by request"))
+                await self._tell(CancelBatch(batch_id, "cancelled by request"))
                 await asyncio.wait([ring], timeout=5)
             finally:
                 self._bell.ignore(batch_id, ring)
+
+    async def _tell(self, news: CancelBatch | CancelRollout) -> None:
+        """Here, or where the batch is worked on."""
+        if self._fleet is not None and not self._engine.owns(news.batch_id):
+            await self._fleet.pass_on(news)
+        else:
+            self._engine.tell(news)
 
     async def cancel_rollout(self, batch_id: str, group_id: str, index: int) -> RolloutView:
         """Cancel one rollout; a finished one is left as it is. Returns when the cancellation is on disk.
@@ -181,7 +194,7 @@ class Dispatcher:
                 if rollout.state in TERMINAL:
                     return view_of(rollout)
                 self.check()
-                self._engine.tell(CancelRollout(batch_id, rollout.ordinal, "cancelled by request"))
+                await self._tell(CancelRollout(batch_id, rollout.ordinal, "cancelled by request"))
                 await asyncio.wait([ring], timeout=5)
             finally:
                 self._bell.ignore(batch_id, ring)
@@ -218,7 +231,19 @@ class Dispatcher:
             raise Unauthorized(f"the bearer key is refused: {e}") from None
         if allowed != report.session_id:
             raise Unauthorized("the bearer key does not belong to this session")
-        self._engine.report(report)
+        if self._fleet is not None and not self._engine.knows(report.session_id):
+            self._fleet.pass_on_report(report)
+        else:
+            self._engine.report(report)
+
+
+def _pressure_watches(
+    settings: DispatcherSettings, gateway: GatewayClient, scheduler: Scheduler, engine: Engine
+) -> list[PressureWatch]:
+    if settings.pressure_interval_s == 0:
+        return []
+    marks = Marks(settings.pressure_waiting, settings.pressure_kv, 0.9 * settings.pressure_kv)
+    return [PressureWatch(gateway, marks, settings.pressure_interval_s, scheduler.pools, engine.tell)]
 
 
 @asynccontextmanager
@@ -227,13 +252,13 @@ async def open_dispatcher(
 ) -> AsyncIterator[Dispatcher]:
     """Everything the service is but HTTP. Opened in this order, closed in reverse:
 
-    state file, S3, gateway, runtimes, engine. The engine goes first, so no I/O is cut off under a running effect.
+    state, S3, gateway, runtimes, engine, fleet. Fleet and engine go first, so no I/O is cut off under a running effect.
 
     Raises:
-        StateUnusable: the state file cannot be used.
+        StateUnusable: the state file or the database cannot be used.
     """
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(settings.state_path))
+        store = await stack.enter_async_context(open_state(settings))
         objects = await stack.enter_async_context(
             open_object_store(endpoint_url=settings.s3_endpoint_url, region=settings.region)
         )
@@ -243,7 +268,7 @@ async def open_dispatcher(
             gateway = await stack.enter_async_context(open_gateway(settings.gateway_urls, key))
         folder = settings.state_path.with_name(settings.state_path.name + ".agents")
         runtimes = await stack.enter_async_context(
-            open_runtimes(folder, settings.s3_endpoint_url, keep_processes=settings.keep_processes)
+            open_runtimes(folder, settings.s3_endpoint_url, keep_processes=settings.keep_processes, pace=pace_of(store))
         )
         clock, bell = Clock(), Bell()
         patience = Patience(settings.heartbeat_window_s, settings.throttle_patience_s)
@@ -254,7 +279,10 @@ async def open_dispatcher(
             tell=engine.tell,
         )  # fmt: skip
         lookout = Lookout(objects, settings.poll_interval_s, engine.tell)
-        await stack.enter_async_context(running(engine, executor, lookout, on_crash))
+        watches = [] if gateway is None else _pressure_watches(settings, gateway, scheduler, engine)
+        await stack.enter_async_context(running(engine, executor, lookout, on_crash, watches))
+        fleet = await stack.enter_async_context(joined(settings, store, engine, bell))
         yield Dispatcher(
-            settings=settings, store=store, objects=objects, gateway=gateway, engine=engine, bell=bell, clock=clock
-        )
+            settings=settings, store=store, objects=objects, gateway=gateway, engine=engine, bell=bell, clock=clock,
+            fleet=fleet,
+        )  # fmt: skip

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,13 +19,16 @@ import structlog
 
 from rollway_dispatcher.bell import Bell
 from rollway_dispatcher.clock import Clock
+from rollway_dispatcher.database import LeaseLost, StoreTrouble
 from rollway_dispatcher.executor import Executor
 from rollway_dispatcher.lifecycle import Trigger
 from rollway_dispatcher.lookout import Lookout
 from rollway_dispatcher.order import Order
+from rollway_dispatcher.pressure import PressureWatch
+from rollway_dispatcher.rollout import Batch
 from rollway_dispatcher.schedule import Scheduler
 from rollway_dispatcher.step import Collect, Effect, Happened, Heard, News, Poll, Published, Start, Step, Stop, Watch
-from rollway_dispatcher.store import SqliteStore
+from rollway_dispatcher.store import Store
 from rollway_wire.problems import ContractViolation, Unavailable
 from rollway_wire.rollout import Report
 
@@ -40,9 +42,7 @@ IDLE_S = 60.0
 class Engine:
     """Owns the scheduler and every task that works for it. Made by `running`."""
 
-    def __init__(
-        self, scheduler: Scheduler, store: SqliteStore, bell: Bell, clock: Clock, keep_results_s: float
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, store: Store, bell: Bell, clock: Clock, keep_results_s: float) -> None:
         self._scheduler = scheduler
         self._store = store
         self._bell = bell
@@ -55,12 +55,29 @@ class Engine:
         self._orders: dict[str, Order] = {}
         self._broken: set[str] = set()
         """Batches under way whose contract error has been logged."""
+        self._taken: list[tuple[Batch, list[Stop]]] = []
+        """Batches taken over from another dispatcher, not yet taken up."""
         self.trouble: str | None = None
         """Why nothing moves; None: all is well."""
 
     def tell(self, news: News) -> None:
         """Take in news, at once; it is written and acted on in the next step."""
         self._news.append(news)
+        self._wake.set()
+
+    def owns(self, batch_id: str) -> bool:
+        """Whether the batch is worked on here."""
+        return batch_id in self._scheduler.batches
+
+    def knows(self, session_id: str) -> bool:
+        return session_id in self._scheduler.sessions
+
+    def take_over(self, batch: Batch, stops: list[Stop]) -> None:
+        """Work on from where another dispatcher left a batch. Its agents' pushes may never find the way here, so
+        silence means nothing until one is heard."""
+        for r in batch.rollouts.values():
+            r.reports = False
+        self._taken.append((batch, stops))
         self._wake.set()
 
     def report(self, report: Report) -> None:
@@ -76,7 +93,7 @@ class Engine:
         if self.trouble is not None:
             raise Unavailable(f"the dispatcher makes no progress: {self.trouble}", retry_after_s=5)
 
-    async def run(self, executor: Executor, lookout: Lookout) -> None:
+    async def run(self, executor: Executor, lookout: Lookout, watches: Sequence[PressureWatch] = ()) -> None:
         """Until cancelled.
 
         Raises:
@@ -85,11 +102,14 @@ class Engine:
         async with asyncio.TaskGroup() as group:
             launcher = _Launcher(group, executor, lookout, self._scheduler, self._tasks, self._orders)
             group.create_task(self._purge(), name="purge")
+            for watch in watches:
+                group.create_task(watch.run(), name="pressure")
             await self._resume(launcher)
             while True:
                 step = await self._next_step()
+                self._take_up(launcher)
                 if step.writes:
-                    await self._write(step)
+                    step = await self._write(step, launcher)
                     self._announce(step)
                 for effect in step.effects:
                     launcher.launch(effect)
@@ -104,6 +124,13 @@ class Engine:
             log.info("resumed", batches=len(self._orders), effects=len(effects))
         for effect in effects:
             launcher.launch(effect)
+
+    def _take_up(self, launcher: _Launcher) -> None:
+        taken, self._taken = self._taken, []
+        for batch, stops in taken:
+            self._orders[batch.batch_id] = batch.order
+            for effect in self._scheduler.adopt(batch, stops, self._clock.now()):
+                launcher.launch(effect)
 
     async def _next_step(self) -> Step:
         """Wait for news or for the time at which something is due; then one step with all of it."""
@@ -122,17 +149,23 @@ class Engine:
                 log.error("impossible_news", news=repr(news)[:300], why=e.detail)  # noqa: TRY400 - the trace says no more
         return self._scheduler.step(now)
 
-    async def _write(self, step: Step) -> None:
+    async def _write(self, step: Step, launcher: _Launcher) -> Step:
+        """What of the step is written: without the batches that another dispatcher has taken over."""
         while True:
             try:
                 await self._store.commit(step)
-            except sqlite3.OperationalError as e:
+            except LeaseLost as e:
+                log.warning("batches_lost", batch_ids=sorted(e.batch_ids), why="another dispatcher took them over")
+                for batch_id in e.batch_ids:
+                    launcher.end(batch_id, self._scheduler.drop(batch_id))
+                step = step.without(e.batch_ids)
+            except StoreTrouble as e:
                 self.trouble = f"state cannot be written: {e}"
                 log.error("commit_failed", why=str(e), retry_in_s=DISK_RETRY_S)  # noqa: TRY400 - the disk's, not ours
                 await asyncio.sleep(DISK_RETRY_S)
             else:
                 self.trouble = None
-                return
+                return step
 
     def _announce(self, step: Step) -> None:
         for published in step.published:
@@ -154,7 +187,7 @@ class Engine:
         while True:
             try:
                 gone = await self._store.purge(self._clock.now() - self._keep_results_s)
-            except sqlite3.OperationalError as e:
+            except StoreTrouble as e:
                 log.warning("purge_failed", why=str(e))
             else:
                 if gone:
@@ -199,6 +232,13 @@ class _Launcher:
                     self._cancel("start", effect.session_id)
                 self._spawn("stop", effect.session_id, self._executor.stop(effect, order))
 
+    def end(self, batch_id: str, session_ids: list[str]) -> None:
+        """Of a batch that is no longer ours."""
+        self._cancel("poll", batch_id)
+        for session_id in session_ids:
+            for kind in ("start", "watch", "collect", "stop"):
+                self._cancel(kind, session_id)
+
     def _spawn(self, kind: str, ident: str, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work, name=f"{kind} {ident}")
         self._tasks[kind, ident] = task
@@ -231,13 +271,17 @@ def _log_result(published: Published) -> None:
 
 @asynccontextmanager
 async def running(
-    engine: Engine, executor: Executor, lookout: Lookout, on_crash: Callable[[], None]
+    engine: Engine,
+    executor: Executor,
+    lookout: Lookout,
+    on_crash: Callable[[], None],
+    watches: Sequence[PressureWatch] = (),
 ) -> AsyncIterator[None]:
     """Run the engine for as long as the block. A crash of it is logged, shown by `Engine.check`, and told once."""
 
     async def guarded() -> None:
         try:
-            await engine.run(executor, lookout)
+            await engine.run(executor, lookout, watches)
         except Exception as e:
             engine.trouble = f"the engine crashed: {type(e).__name__}: {e}"
             log.exception("engine_crashed")

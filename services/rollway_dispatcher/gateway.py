@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from rollway_dispatcher.outbound import Answer, NoAnswer, Outbound
 from rollway_wire.codec import MEDIA_TYPE
-from rollway_wire.gateway import SessionSpec, SessionTicket
+from rollway_wire.gateway import EngineLoad, PoolLoad, SessionSpec, SessionTicket
 from rollway_wire.placement import home_of
 from rollway_wire.problems import BadGateway, Unavailable, from_problem
 
@@ -68,6 +68,17 @@ class GatewayClient:
         if answer.content_type != MEDIA_TYPE:
             raise BadGateway(f"the gateway answered {answer.content_type} where {MEDIA_TYPE} was asked for")
         return answer.body
+
+    async def loads(self, pool: str) -> list[EngineLoad]:
+        """What the engines of a pool have to do; empty where the pool is not known. All gateways see the same ones."""
+        answer = await self._send(self._urls[0], "GET", f"/v1/pools/{quote(pool, safe='')}/load", silence_s=15.0)
+        if answer.status == 404:
+            return []
+        self._raise_for(answer, "asking how much the engines have to do")
+        try:
+            return PoolLoad.model_validate_json(answer.body).workers
+        except ValueError as e:
+            raise BadGateway(f"the gateway's answer on its engines' load cannot be read: {e}") from e
 
     async def _send(
         self,

@@ -84,6 +84,10 @@ class Scheduler:
         pause = self._budgets.next_pause_end(self.batches.values(), now)
         return min(delayed, pause, max(self._timers.soonest(), self._next_scan))
 
+    def pools(self) -> set[str]:
+        """Where batches under way are captured."""
+        return {b.order.capture.pool for b in self.batches.values() if b.order.capture is not None and b.rollouts}
+
     def heard(self, session_id: str, now: float) -> bool:
         """Note a sign of life. True when it is the attempt's first, which `Heard` must then make durable."""
         rollout = self.sessions.get(session_id)
@@ -113,6 +117,20 @@ class Scheduler:
             self._stop_of[stop.session_id] = batch.batch_id
             effects.append(stop)
         return effects
+
+    def drop(self, batch_id: str) -> list[str]:
+        """Forget a batch that another dispatcher works on now; the sessions whose tasks are to end here."""
+        batch = self.batches.pop(batch_id, None)
+        if batch is None:
+            return []
+        dropped = [s for s, r in self.sessions.items() if r.batch_id == batch_id] + sorted(batch.stopping)
+        for r in batch.rollouts.values():
+            self._budgets.account(batch, r.state, RolloutState.PENDING)
+        for session_id in dropped:
+            self.sessions.pop(session_id, None)
+            self._stop_of.pop(session_id, None)
+        batch.rollouts.clear()
+        return dropped
 
     # Taking in news.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,6 +53,24 @@ CREATE TABLE IF NOT EXISTS stops (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS stops_batch ON stops (batch_id);
 """
+
+
+def postgres() -> str:
+    """`SCHEMA` in PostgreSQL's words."""
+    words = {
+        "INTEGER PRIMARY KEY AUTOINCREMENT": "BIGSERIAL PRIMARY KEY", " BLOB": " BYTEA", " REAL": " DOUBLE PRECISION",
+        " WITHOUT ROWID": "",
+    }  # fmt: skip
+    text = SCHEMA
+    for ours, theirs in words.items():
+        text = text.replace(ours, theirs)
+    return text
+
+
+def first_meta() -> list[tuple[str, str]]:
+    """What a new database is given, and an old one has."""
+    return [("version", str(VERSION)), ("secret", secrets.token_hex(32))]
+
 
 _MUTABLE = (
     "state", "attempt", "session_id", "not_before", "refused_since", "reports", "suspicion", "failure",

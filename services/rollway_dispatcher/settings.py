@@ -44,6 +44,12 @@ class DispatcherSettings(ServiceSettings):
     """S3 region; None: the SDK's own resolution."""
     state_path: Path = Path("rollway-dispatcher.sqlite3")
     """SQLite file with every batch, rollout and result. One dispatcher per file."""
+    database_url: SecretStr | None = None
+    """PostgreSQL (``postgresql://user:password@host/name``) in place of the SQLite file, for several dispatchers at
+    once: they share batches, take over from one that is gone, and keep to one rate per runtime. Needs
+    ``pip install 'rollway[postgres]'``."""
+    lease_s: float = Field(default=10.0, ge=1, le=600)
+    """With ``database_url``: silence of a dispatcher after which another takes its batches over."""
     keep_results_s: float = Field(default=7 * 86400.0, gt=0)
     """Finished batches are deleted this long after they finished."""
     max_concurrent: int = Field(default=1000, ge=1)
@@ -54,6 +60,13 @@ class DispatcherSettings(ServiceSettings):
     """Asked of agents that report."""
     heartbeat_window_s: float = Field(default=20.0, gt=0)
     """Silence after which an agent that has reported before is taken for dead."""
+    pressure_interval_s: float = Field(default=2.0, ge=0, le=300)
+    """Seconds between two looks at the engines of the pools in use; while all of a pool's are full nothing is admitted
+    for it. 0: do not look."""
+    pressure_waiting: int = Field(default=8, ge=0)
+    """An engine with more requests waiting than this is full, until none waits."""
+    pressure_kv: float = Field(default=0.95, gt=0, le=1)
+    """An engine whose KV cache is used over this share is full, until it is under nine tenths of it."""
     throttle_patience_s: float = Field(default=300.0, ge=0)
     """How long a runtime may refuse one attempt for rate or quota before it fails as throttled."""
     collect_timeout_s: float = Field(default=600.0, gt=0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import IO
 import aiosqlite
 
 from rollway_dispatcher import schema
-from rollway_dispatcher.store import SqliteStore
+from rollway_dispatcher.sqlite_database import SqliteDatabase
+from rollway_dispatcher.store import Store
 from rollway_wire.problems import RollwayError
 
 
@@ -36,7 +36,7 @@ def _lock(path: Path) -> IO[str]:
 
 
 @asynccontextmanager
-async def open_store(path: Path) -> AsyncIterator[SqliteStore]:
+async def open_store(path: Path) -> AsyncIterator[Store]:
     """Open or make the state file.
 
     Raises:
@@ -49,14 +49,14 @@ async def open_store(path: Path) -> AsyncIterator[SqliteStore]:
             await writer.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + schema.SCHEMA)
             await reader.executescript("PRAGMA query_only = ON; PRAGMA busy_timeout = 10000;")
             await _settle_meta(writer, path)
-            yield SqliteStore(writer, reader, bytes.fromhex(await _meta(reader, "secret")))
+            yield Store(SqliteDatabase(writer, reader), bytes.fromhex(await _meta(reader, "secret")))
     finally:
         await asyncio.to_thread(lock.close)
 
 
 async def _settle_meta(db: aiosqlite.Connection, path: Path) -> None:
     insert = "INSERT OR IGNORE INTO meta VALUES (?, ?)"
-    await db.executemany(insert, [("version", str(schema.VERSION)), ("secret", secrets.token_hex(32))])
+    await db.executemany(insert, schema.first_meta())
     await db.commit()
     version = await _meta(db, "version")
     if version != str(schema.VERSION):

@@ -166,3 +166,20 @@ class Step:
     @property
     def writes(self) -> bool:
         return bool(self.rollouts or self.batches or self.published or self.stops_opened or self.stops_closed)
+
+    @property
+    def batch_ids(self) -> set[str]:
+        """The batches that it changes."""
+        rollouts = {r.batch_id for r in self.rollouts.values()} | {p.rollout.batch_id for p in self.published}
+        return rollouts | self.batches.keys() | {s.batch_id for s in self.stops_opened}
+
+    def without(self, batch_ids: frozenset[str]) -> Step:
+        """What is left of it when some batches are no longer ours."""
+        return Step(
+            rollouts={k: r for k, r in self.rollouts.items() if r.batch_id not in batch_ids},
+            batches={k: b for k, b in self.batches.items() if k not in batch_ids},
+            published=[p for p in self.published if p.rollout.batch_id not in batch_ids],
+            stops_opened=[s for s in self.stops_opened if s.batch_id not in batch_ids],
+            stops_closed=self.stops_closed,
+            effects=[e for e in self.effects if e.batch_id not in batch_ids],
+        )

@@ -1,39 +1,37 @@
-"""Everything that must outlive us, in one SQLite file (WAL, fsync on commit).
+"""Everything that must outlive us, in a database (`database`).
 
-One connection writes, one reads, so a long read never delays a step. All changes of a scheduler step go into one
-transaction: either the whole step happened or none of it. What the API shows is read from here, so nothing is shown
-that a crash could take back.
+All changes of a scheduler step go into one transaction: either the whole step happened or none of it. What the API
+shows is read from here, so nothing is shown that a crash could take back. Every method raises `StoreTrouble` when the
+database is in the way, and can be repeated.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-import aiosqlite
 import orjson
 
 from rollway_dispatcher import schema
+from rollway_dispatcher.database import Database, Reading, Writing
 from rollway_dispatcher.order import Order
 from rollway_dispatcher.rollout import Batch, Standing
 from rollway_dispatcher.step import Step, Stop
-from rollway_dispatcher.store_reader import StoreReader, every, one
+from rollway_dispatcher.store_reader import StoreReader
 from rollway_wire.batch import TERMINAL, Group, RolloutState
 from rollway_wire.problems import Conflict, NotFound
 
+_SELECT_BATCH = "SELECT document, total, created_at, cancelled, contract_error, finished_at FROM batches"
 _TERMINAL = tuple(s.value for s in TERMINAL)
 
 
-class SqliteStore(StoreReader):
-    """Made by `rollway_dispatcher.state_file.open_store`. Methods raise `sqlite3.Error` when the disk fails."""
+class Store(StoreReader):
+    """Made by `rollway_dispatcher.state_file.open_store`, or as a `SharedStore`."""
 
-    def __init__(self, writer: aiosqlite.Connection, reader: aiosqlite.Connection, secret: bytes) -> None:
-        super().__init__(reader)
-        self._writer = writer
-        self._writing = asyncio.Lock()
+    def __init__(self, db: Database, secret: bytes) -> None:
+        super().__init__(db)
         self.secret = secret
-        """Random, made with the file: report keys are derived from it."""
+        """Random, made with the database: report keys are derived from it."""
 
     # Writing.
 
@@ -46,26 +44,24 @@ class SqliteStore(StoreReader):
             Conflict: the key has been used with another body.
         """
         o = batch.order
-        async with self._writing:
-            if key is not None and (known := await self._known(self._writer, key, fingerprint)) is not None:
+        async with self._db.writing() as db:
+            if key is not None and (known := await self._known(db, key, fingerprint)) is not None:
                 return known, False
-            try:
-                await self._writer.execute(
-                    "INSERT INTO batches (batch_id, idempotency_key, fingerprint, document, total, created_at) "
-                    "VALUES (?, ?, ?, ?, ?, ?)",
-                    (o.batch_id, key, fingerprint, o.model_dump_json().encode(), batch.total, batch.created_at),
-                )
-                await self._writer.executemany(
-                    "INSERT INTO groups VALUES (?, ?, ?, ?)",
-                    ((o.batch_id, i, g.group_id, orjson.dumps(g.payload)) for i, g in enumerate(groups)),
-                )
-                await self._writer.executemany(
-                    schema.INSERT_ROLLOUT, [schema.insert_row(r) for r in batch.rollouts.values()]
-                )
-                await self._writer.commit()
-            except BaseException:
-                await self._writer.rollback()
-                raise
+            made = await db.execute(
+                "INSERT INTO batches (batch_id, idempotency_key, fingerprint, document, total, created_at) "
+                "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING",
+                (o.batch_id, key, fingerprint, o.model_dump_json().encode(), batch.total, batch.created_at),
+            )
+            if made == 0 and key is not None:  # another dispatcher was quicker
+                known = await self._known(db, key, fingerprint)
+                assert known is not None
+                return known, False
+            await db.execute_many(
+                "INSERT INTO groups VALUES (?, ?, ?, ?)",
+                [(o.batch_id, i, g.group_id, orjson.dumps(g.payload)) for i, g in enumerate(groups)],
+            )
+            await db.execute_many(schema.INSERT_ROLLOUT, [schema.insert_row(r) for r in batch.rollouts.values()])
+            await self._claim(db, o.batch_id)
         return o.batch_id, True
 
     async def commit(self, step: Step) -> None:
@@ -75,38 +71,36 @@ class SqliteStore(StoreReader):
         batches = [(int(b.cancelled), b.contract_error, b.finished_at, b.batch_id) for b in step.batches.values()]
         opened = [(s.session_id, s.batch_id, s.since) for s in step.stops_opened]
         closed = [(s,) for s in step.stops_closed]
-        db = self._writer
-        async with self._writing:
-            try:
-                await db.executemany(schema.UPDATE_ROLLOUT, rollouts)
-                await db.executemany("INSERT INTO results VALUES (?, ?, ?, ?, ?)", results)
-                await db.executemany("INSERT INTO stops VALUES (?, ?, ?)", opened)
-                await db.executemany("DELETE FROM stops WHERE session_id = ?", closed)
-                await db.executemany(
-                    "UPDATE batches SET cancelled = ?, contract_error = ?, finished_at = ? WHERE batch_id = ?", batches
-                )
-                await db.commit()
-            except BaseException:
-                await db.rollback()
-                raise
+        async with self._db.writing() as db:
+            await self._check_ours(db, step)
+            await db.execute_many(schema.UPDATE_ROLLOUT, rollouts)
+            await db.execute_many("INSERT INTO results VALUES (?, ?, ?, ?, ?)", results)
+            await db.execute_many("INSERT INTO stops VALUES (?, ?, ?)", opened)
+            await db.execute_many("DELETE FROM stops WHERE session_id = ?", closed)
+            await db.execute_many(
+                "UPDATE batches SET cancelled = ?, contract_error = ?, finished_at = ? WHERE batch_id = ?", batches
+            )
+            await self._tell(db, step)
+
+    async def _claim(self, db: Writing, batch_id: str) -> None:
+        """A batch has arrived here."""
+
+    async def _check_ours(self, db: Writing, step: Step) -> None:
+        """The batches of a step are still this dispatcher's."""
+
+    async def _tell(self, db: Writing, step: Step) -> None:
+        """Tell others what the step changes."""
 
     async def purge(self, finished_before: float) -> int:
         """Delete batches finished before then whose sessions are all stopped; how many."""
-        db = self._writer
         old = (
             "SELECT batch_id FROM batches WHERE finished_at < ? "
             "AND batch_id NOT IN (SELECT batch_id FROM stops)"
         )  # fmt: skip
-        async with self._writing:
-            try:
-                for table in ("groups", "rollouts", "results"):
-                    await db.execute(f"DELETE FROM {table} WHERE batch_id IN ({old})", (finished_before,))
-                gone = await db.execute(f"DELETE FROM batches WHERE batch_id IN ({old})", (finished_before,))
-                await db.commit()
-            except BaseException:
-                await db.rollback()
-                raise
-        return gone.rowcount
+        async with self._db.writing() as db:
+            for table in ("groups", "rollouts", "results"):
+                await db.execute(f"DELETE FROM {table} WHERE batch_id IN ({old})", (finished_before,))
+            return await db.execute(f"DELETE FROM batches WHERE batch_id IN ({old})", (finished_before,))
 
     # Reading.
 
@@ -116,10 +110,10 @@ class SqliteStore(StoreReader):
         Raises:
             Conflict: it stands for another body.
         """
-        return await self._known(self._reader, key, fingerprint)
+        return await self._known(self._db, key, fingerprint)
 
-    async def _known(self, db: aiosqlite.Connection, key: str, fingerprint: str) -> str | None:
-        row = await one(db, "SELECT batch_id, fingerprint FROM batches WHERE idempotency_key = ?", (key,))
+    async def _known(self, db: Reading, key: str, fingerprint: str) -> str | None:
+        row = await db.one("SELECT batch_id, fingerprint FROM batches WHERE idempotency_key = ?", (key,))
         if row is None:
             return None
         if row[1] != fingerprint:
@@ -128,18 +122,18 @@ class SqliteStore(StoreReader):
 
     async def unfinished(self) -> list[tuple[Batch, list[Stop]]]:
         """Every batch with something left to do, in order of arrival, with its sessions to stop."""
-        rows = await every(
-            self._reader,
-            "SELECT document, total, created_at, cancelled, contract_error, finished_at FROM batches "
-            "WHERE finished_at IS NULL OR batch_id IN (SELECT batch_id FROM stops) ORDER BY position",
+        rows = await self._db.every(
+            f"{_SELECT_BATCH} WHERE finished_at IS NULL OR batch_id IN (SELECT batch_id FROM stops) ORDER BY position"
         )
         return [await self._unfinished_batch(row) for row in rows]
+
+    async def _load(self, batch_id: str) -> tuple[Batch, list[Stop]]:
+        return await self._unfinished_batch(await self._db.one(f"{_SELECT_BATCH} WHERE batch_id = ?", (batch_id,)))
 
     async def _unfinished_batch(self, row: Any) -> tuple[Batch, list[Stop]]:
         order = Order.model_validate_json(row[0])
         marks = ", ".join("?" * len(_TERMINAL))
-        open_rollouts = await every(
-            self._reader,
+        open_rollouts = await self._db.every(
             f"{schema.SELECT_ROLLOUT} WHERE batch_id = ? AND state NOT IN ({marks}) ORDER BY ordinal",
             (order.batch_id, *_TERMINAL),
         )
@@ -158,13 +152,12 @@ class SqliteStore(StoreReader):
             contract_error=row[4],
             finished_at=row[5],
         )
-        stops = await every(self._reader, "SELECT session_id, since FROM stops WHERE batch_id = ?", (order.batch_id,))
+        stops = await self._db.every("SELECT session_id, since FROM stops WHERE batch_id = ?", (order.batch_id,))
         return batch, [Stop(order.batch_id, s[0], s[1]) for s in stops]
 
     async def _standings(self, order: Order) -> list[Standing]:
-        rows = await every(
-            self._reader,
-            "SELECT grp, min(ordinal), count(*), coalesce(sum(state = ?), 0), max(admitted_at IS NOT NULL) "
+        rows = await self._db.every(
+            "SELECT grp, min(ordinal), count(*), count(*) FILTER (WHERE state = ?), count(admitted_at) "
             "FROM rollouts WHERE batch_id = ? GROUP BY grp ORDER BY grp",
             (RolloutState.SUCCEEDED.value, order.batch_id),
         )
@@ -172,8 +165,7 @@ class SqliteStore(StoreReader):
         return [Standing(first, size, size - extra, done, begun=bool(begun)) for _, first, size, done, begun in rows]
 
     async def _durations(self, order: Order) -> list[float]:
-        rows = await every(
-            self._reader,
+        rows = await self._db.every(
             "SELECT noticed_at - invoked_at FROM rollouts "
             "WHERE batch_id = ? AND state = ? AND noticed_at IS NOT NULL AND invoked_at IS NOT NULL",
             (order.batch_id, RolloutState.SUCCEEDED.value),
@@ -182,9 +174,7 @@ class SqliteStore(StoreReader):
 
     async def payload(self, batch_id: str, group: int) -> dict[str, Any]:
         """The payload of the batch's ``group``-th group, from 0."""
-        row = await one(
-            self._reader, "SELECT payload FROM groups WHERE batch_id = ? AND position = ?", (batch_id, group)
-        )
+        row = await self._db.one("SELECT payload FROM groups WHERE batch_id = ? AND position = ?", (batch_id, group))
         if row is None:
             raise NotFound(f"batch {batch_id} has no group at position {group}")
         value: dict[str, Any] = orjson.loads(row[0])

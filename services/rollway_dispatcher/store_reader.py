@@ -1,13 +1,12 @@
-"""What the API shows, read from the state file: what is on disk and nothing else."""
+"""What the API shows, read from the database: what is on disk and nothing else."""
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
-
-import aiosqlite
 
 from rollway_dispatcher import schema
+from rollway_dispatcher.database import Database
 from rollway_dispatcher.order import Order, room_of
 from rollway_dispatcher.rollout import Rollout
 from rollway_wire.batch import BatchState, BatchStatus, RolloutState, RolloutView, SessionView
@@ -27,31 +26,28 @@ class StoredResult:
 
 
 class StoreReader:
-    """Reads over one connection. Methods raise `sqlite3.Error` when the disk fails."""
+    """Methods raise `StoreTrouble` when the database is in the way."""
 
-    def __init__(self, reader: aiosqlite.Connection) -> None:
-        self._reader = reader
+    def __init__(self, db: Database) -> None:
+        self._db = db
 
     async def _counts(self, batch_id: str) -> dict[RolloutState, int]:
-        rows = await every(
-            self._reader, "SELECT state, count(*) FROM rollouts WHERE batch_id = ? GROUP BY state", (batch_id,)
+        rows = await self._db.every(
+            "SELECT state, count(*) FROM rollouts WHERE batch_id = ? GROUP BY state", (batch_id,)
         )
         return {RolloutState(state): n for state, n in rows}
 
     async def status(self, batch_id: str) -> BatchStatus:
         """Raises NotFound."""
-        row = await one(
-            self._reader,
+        row = await self._db.one(
             "SELECT document, total, created_at, cancelled, contract_error, finished_at FROM batches "
             "WHERE batch_id = ?",
             (batch_id,),
         )
         if row is None:
             raise NotFound(f"no batch {batch_id!r:.80}: it never was, or it finished and its results' time is over")
-        failures = await every(
-            self._reader,
-            "SELECT json_extract(failure, '$.type'), count(*) FROM rollouts WHERE batch_id = ? AND state = ? "
-            "GROUP BY 1",
+        failures = await self._db.every(
+            f"SELECT {self._db.failure_type}, count(*) FROM rollouts WHERE batch_id = ? AND state = ? GROUP BY 1",
             (batch_id, RolloutState.FAILED.value),
         )
         state = BatchState.FINISHED if row[5] is not None else BatchState.CANCELLING if row[3] else BatchState.RUNNING
@@ -71,24 +67,24 @@ class StoreReader:
         """(place in the order of arrival, batch id), newest first, of those that arrived before place ``before``."""
         older = "" if before is None else "WHERE position < ? "
         query = f"SELECT position, batch_id FROM batches {older}ORDER BY position DESC LIMIT ?"
-        rows = await every(self._reader, query, (limit,) if before is None else (before, limit))
+        rows = await self._db.every(query, (limit,) if before is None else (before, limit))
         return [(int(position), str(batch_id)) for position, batch_id in rows]
 
     async def running_batches(self) -> list[str]:
         """Those not finished, in order of arrival."""
-        rows = await every(self._reader, "SELECT batch_id FROM batches WHERE finished_at IS NULL ORDER BY position")
+        rows = await self._db.every("SELECT batch_id FROM batches WHERE finished_at IS NULL ORDER BY position")
         return [str(row[0]) for row in rows]
 
     async def views(self, batch_id: str, first: int, limit: int) -> list[RolloutView]:
         """The batch's rollouts in order, from the ``first``-th; empty for an unknown batch."""
         query = f"{schema.SELECT_ROLLOUT} WHERE batch_id = ? AND ordinal >= ? ORDER BY ordinal LIMIT ?"
-        rows = await every(self._reader, query, (batch_id, first, limit))
+        rows = await self._db.every(query, (batch_id, first, limit))
         return [schema.view_of(schema.rollout_of(row)) for row in rows]
 
     async def rollout(self, batch_id: str, group_id: str, index: int) -> Rollout:
         """Raises NotFound."""
         query = f"{schema.SELECT_ROLLOUT} WHERE batch_id = ? AND group_id = ? AND idx = ?"
-        row = await one(self._reader, query, (batch_id, group_id, index))
+        row = await self._db.one(query, (batch_id, group_id, index))
         if row is None:
             raise NotFound(f"no rollout {batch_id}/{group_id}/{index}"[:200])
         return schema.rollout_of(row)
@@ -97,19 +93,18 @@ class StoreReader:
         """(group id, failure) of each finished rollout that has one, in order."""
         ended = (RolloutState.FAILED.value, RolloutState.CANCELLED.value)
         query = "SELECT group_id, failure FROM rollouts WHERE batch_id = ? AND state IN (?, ?) ORDER BY ordinal"
-        rows = await every(self._reader, query, (batch_id, *ended))
+        rows = await self._db.every(query, (batch_id, *ended))
         return [(str(group_id), Failure.model_validate_json(raw)) for group_id, raw in rows if raw is not None]
 
     async def sessions(self) -> list[SessionView]:
         """Every session that a runtime was asked for and has not confirmed to be gone."""
         marks = ", ".join("?" * len(ALIVE))
-        alive = await every(
-            self._reader,
+        alive = await self._db.every(
             "SELECT session_id, r.batch_id, group_id, idx, state, admitted_at FROM rollouts r "
             f"JOIN batches b ON b.batch_id = r.batch_id WHERE b.finished_at IS NULL AND state IN ({marks})",
             tuple(s.value for s in ALIVE),
         )
-        stopping = await every(self._reader, "SELECT session_id, batch_id, since FROM stops")
+        stopping = await self._db.every("SELECT session_id, batch_id, since FROM stops")
         runtimes = {batch_id: await self._runtime(batch_id) for batch_id in {row[1] for row in (*alive, *stopping)}}
         views = [
             SessionView(
@@ -124,7 +119,8 @@ class StoreReader:
         return sorted(views, key=lambda v: (v.since, v.session_id))
 
     async def _runtime(self, batch_id: str) -> str:
-        row = await one(self._reader, "SELECT document FROM batches WHERE batch_id = ?", (batch_id,))
+        row = await self._db.one("SELECT document FROM batches WHERE batch_id = ?", (batch_id,))
+        assert row is not None
         return room_of(Order.model_validate_json(row[0]).runtime).key
 
     async def results(
@@ -139,8 +135,7 @@ class StoreReader:
             NotFound: no such batch.
             Unprocessable: ``cursor`` is beyond the last result.
         """
-        row = await one(
-            self._reader,
+        row = await self._db.one(
             "SELECT total, (SELECT count(*) FROM results r WHERE r.batch_id = b.batch_id) FROM batches b "
             "WHERE batch_id = ?",
             (batch_id,),
@@ -154,20 +149,10 @@ class StoreReader:
         size = 0
         tokens = "trajectory" if trajectories else "NULL"
         query = f"SELECT seq, document, {tokens} FROM results WHERE batch_id = ? AND seq > ? ORDER BY seq LIMIT ?"
-        async with self._reader.execute(query, (batch_id, cursor, limit)) as rows:
+        async with aclosing(self._db.rows(query, (batch_id, cursor, limit))) as rows:
             async for seq, document, trajectory in rows:
                 size += len(document) + len(trajectory or b"")
                 if found and size > max_bytes:
                     break
                 found.append(StoredResult(seq, document, trajectory))
         return found, there, total
-
-
-async def one(db: aiosqlite.Connection, query: str, args: tuple[Any, ...] = ()) -> Any:
-    async with db.execute(query, args) as rows:
-        return await rows.fetchone()
-
-
-async def every(db: aiosqlite.Connection, query: str, args: tuple[Any, ...] = ()) -> list[Any]:
-    async with db.execute(query, args) as rows:
-        return list(await rows.fetchall())

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 _LABELS = rb'(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?'
 
 
-def _metric(name: bytes) -> re.Pattern[bytes]:
+def metric(name: bytes) -> re.Pattern[bytes]:
+    """Finds a metric's values, whatever its labels."""
     return re.compile(rb"^" + name + _LABELS + rb"[ \t]+(\S+)", re.MULTILINE)
 
 
-_TOKENS = _metric(rb"vllm:generation_tokens_total")
-_BEGAN = _metric(rb"vllm:generation_tokens_created")
-_BUSY = _metric(rb"vllm:num_requests_(?:running|waiting)")
+_TOKENS = metric(rb"vllm:generation_tokens_total")
+_BEGAN = metric(rb"vllm:generation_tokens_created")
+_BUSY = metric(rb"vllm:num_requests_(?:running|waiting)")
 
 
 @dataclass(frozen=True, slots=True)

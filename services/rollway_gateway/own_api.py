@@ -8,6 +8,7 @@ import orjson
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel
 
+from rollway_gateway.engine_load import loads_of
 from rollway_gateway.gateway import Gateway
 from rollway_gateway.session import Session
 from rollway_gateway.worker_address import check_worker_url
@@ -17,6 +18,7 @@ from rollway_wire.gateway import (
     FencePool,
     OpenPool,
     PausePool,
+    PoolLoad,
     PoolState,
     SessionSpec,
     SessionTicket,
@@ -139,6 +141,13 @@ def _pools(router: APIRouter) -> None:
         gateway = _of(request)
         found = gateway.pool(pool)
         return await gateway.reconciled(found) if reconcile else gateway.pool_state(found)
+
+    @router.get("/pools/{pool}/load")
+    async def load(request: Request, pool: str = PoolName) -> PoolLoad:
+        """Asks the engines; one that does not answer within ``health_timeout_s`` is left out."""
+        gateway = _of(request)
+        workers = gateway.pool(pool).workers.values()
+        return PoolLoad(workers=await loads_of(gateway.client, workers, gateway.settings.health_timeout_s))
 
     @router.post("/pools/{pool}/workers", status_code=201)
     async def add_worker(spec: WorkerSpec, request: Request, response: Response, pool: str = PoolName) -> WorkerState:

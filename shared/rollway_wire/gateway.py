@@ -108,6 +108,24 @@ class WorkerState(_Frozen):
     """None: the engine shows no count of its tokens, or was not asked yet."""
 
 
+class EngineLoad(_Frozen):
+    """What one worker's engine has to do now, as its metrics say."""
+
+    worker_id: str
+    running: int
+    """Requests that it samples for."""
+    waiting: int
+    """Requests in its queue."""
+    kv_usage: float | None
+    """Share of its KV cache in use, 0 to 1; None: it does not say."""
+
+
+class PoolLoad(_Frozen):
+    """GET /v1/pools/{pool}/load: of the healthy workers whose engines say it."""
+
+    workers: list[EngineLoad]
+
+
 class PoolState(_Frozen):
     """GET /v1/pools/{pool}, and the answer to open / fence / drain."""
 

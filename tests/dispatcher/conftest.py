@@ -15,6 +15,7 @@ from rollway_dispatcher.settings import DispatcherSettings
 from tests.dispatcher.harness import AGENTS, ARN, agent_pids, kill_all, process_runtime
 from tests.dispatcher.scripted_gateway import ScriptedGateway
 from tests.kit.object_storage import Bucket
+from tests.kit.postgres_server import PostgresServer
 from tests.kit.services import Service, Services
 
 
@@ -39,9 +40,25 @@ def state_path(tmp_path: Path) -> Iterator[Path]:
     kill_all(agent_pids(path))
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
 @pytest.fixture
-def settings(s3: Bucket, gateway: ScriptedGateway, state_path: Path) -> DispatcherSettings:
+def state(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Settings of where the state lies: "sqlite", or "postgres" where a module asks for both with ``on_both``."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return {}
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return {"database_url": server.new_database(), "lease_s": 1.0}
+
+
+@pytest.fixture
+def settings(s3: Bucket, gateway: ScriptedGateway, state_path: Path, state: dict[str, Any]) -> DispatcherSettings:
     return DispatcherSettings(
+        **state,
         port=0,
         gateway_url=gateway.url,
         s3_endpoint_url=s3.endpoint_url,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 
 from rollway_dispatcher.app import create
@@ -20,6 +21,8 @@ from rollway_kit.serve import bind
 from tests.kit.deadlines import eventually
 
 AGENTS = Path(__file__).parent / "agents"
+on_both = pytest.mark.parametrize("state", ["sqlite", "postgres"], indirect=True)
+"""Run with the state in a file and on a real PostgreSQL."""
 ARN = "arn:aws:bedrock-agentcore:us-west-2:123456789012:runtime/contract-a1b2c3"
 
 

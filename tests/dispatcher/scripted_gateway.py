@@ -25,6 +25,9 @@ class ScriptedGateway:
         self.spoiled: dict[str, str] = {}
         self.refuse: int | None = None
         """Status with which new sessions are refused."""
+        self.loads: list[dict[str, Any]] = []
+        """What the engines of every pool say of their load."""
+        self.load_asked = 0
         self.port = 0
         self._runner: web.AppRunner | None = None
 
@@ -44,6 +47,7 @@ class ScriptedGateway:
     async def start(self) -> None:
         app = web.Application()
         app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/pools/{pool}/load", self._load)
         app.router.add_post("/v1/sessions", self._open)
         app.router.add_post("/v1/sessions/{id}/seal", self._seal)
         app.router.add_post("/sessions/{id}/v1/chat/completions", self._chat)
@@ -61,6 +65,10 @@ class ScriptedGateway:
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
+
+    async def _load(self, request: web.Request) -> web.Response:
+        self.load_asked += 1
+        return web.json_response({"workers": self.loads})
 
     async def _open(self, request: web.Request) -> web.Response:
         spec = await request.json()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollway_dispatcher.settings import DispatcherSettings
-from tests.dispatcher.harness import agent_pids, process_runtime, runs, serving
+from tests.dispatcher.harness import agent_pids, on_both, process_runtime, runs, serving
 from tests.dispatcher.scripted_gateway import ScriptedGateway
 from tests.kit.deadlines import eventually
 from tests.kit.object_storage import Bucket
@@ -17,6 +17,7 @@ from tests.kit.object_storage import Bucket
 Make = Callable[..., dict[str, Any]]
 
 
+@on_both
 @pytest.mark.parametrize("agent", ["contract_agent.py", "shim_agent.py"])
 async def test_every_rollout_comes_back_once_with_its_reward_and_its_own_tokens(
     settings: DispatcherSettings, batch: Make, runs_dir: Path, gateway: ScriptedGateway, s3: Bucket,

@@ -246,6 +246,9 @@ class ScriptedEngine:
         self.sampled = 0
         self.began = time.time()
         self.active = 0
+        self.waiting = 0
+        self.kv_usage = 0.0
+        """Both as its /metrics show them."""
         self.cancelled = 0
         """Calls whose client went away."""
         self.healthy = True
@@ -294,6 +297,8 @@ class ScriptedEngine:
         labels, sampled = f'engine="0",model_name="{self.model}"', float(self.sampled)
         lines = (
             "# TYPE vllm:num_requests_running gauge", f"vllm:num_requests_running{{{labels}}} {float(self.active)}",
+            f"vllm:num_requests_waiting{{{labels}}} {float(self.waiting)}",
+            f"vllm:kv_cache_usage_perc{{{labels}}} {self.kv_usage!r}",
             "# TYPE vllm:generation_tokens_total counter", f"vllm:generation_tokens_total{{{labels}}} {sampled!r}",
             f'vllm:generation_tokens_total{{engine="1",model_name="{self.model}"}} 0.0',
             "# TYPE vllm:generation_tokens_created gauge", f"vllm:generation_tokens_created{{{labels}}} {self.began!r}",

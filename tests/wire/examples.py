@@ -168,6 +168,9 @@ MODELS: dict[str, BaseModel] = {
         url="http://10.0.0.1:8000/v1", worker_id="w-1", model_name="smol", weight=2, tokenizer="/models/smol"
     ),
     "worker_state": WORKER,
+    "pool_load": gateway.PoolLoad(
+        workers=[gateway.EngineLoad(worker_id="w-0", running=12, waiting=3, kv_usage=0.75)],
+    ),
     "pool_state": gateway.PoolState(
         pool="trainer-1", gate="fenced", policy_version=3, in_flight=0, sessions=4, workers=[WORKER]
     ),

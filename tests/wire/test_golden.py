@@ -26,9 +26,11 @@ def test_every_example_has_its_golden_file_and_every_file_its_example() -> None:
 
 def test_every_public_model_of_the_wire_has_an_example() -> None:
     shown = {type(m) for m in MODELS.values()}
-    inside = {batch.AgentCoreRuntime, batch.HttpRuntime, batch.KubernetesRuntime, batch.ProcessRuntime, batch.Group, batch.Capture, batch.Limits,
-              batch.Policy, batch.ProcessLimits, gateway.WorkerLedger,
-              batch.Timings, rollout.ReportTarget}  # fmt: skip
+    inside = {
+        batch.AgentCoreRuntime, batch.HttpRuntime, batch.KubernetesRuntime, batch.ProcessRuntime, batch.ProcessLimits,
+        batch.Group, batch.Capture, batch.Limits, batch.Policy, batch.Timings, gateway.WorkerLedger, gateway.EngineLoad,
+        rollout.ReportTarget,
+    }  # fmt: skip
     declared = {
         value
         for module in (batch, gateway, rollout)

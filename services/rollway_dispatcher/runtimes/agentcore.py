@@ -23,7 +23,7 @@ from botocore.exceptions import (
 
 from rollway_dispatcher.runtimes.runtime import StartError, StopUnconfirmed
 from rollway_dispatcher.runtimes.starts import StartsInFlight
-from rollway_dispatcher.runtimes.tps import TpsBudgets
+from rollway_dispatcher.runtimes.tps import Pace, TpsBudgets, own_pace
 from rollway_wire.batch import AgentCoreRuntime
 from rollway_wire.failures import FailureType
 
@@ -57,11 +57,11 @@ _BROKEN_SETUP = (NoCredentialsError, PartialCredentialsError, ParamValidationErr
 class AgentCoreRuntimes:
     """Clients, one per region and endpoint, and the rate budgets, shared by every batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace = own_pace) -> None:
         self._clients: dict[tuple[str, str | None], BedrockAgentCoreClient] = {}
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
-        self.budgets = TpsBudgets()
+        self.budgets = TpsBudgets(pace)
 
     async def client(self, region: str, endpoint_url: str | None) -> BedrockAgentCoreClient:
         async with self._opening:

@@ -11,6 +11,7 @@ from rollway_dispatcher.runtimes.containers import Containers, HttpContainers
 from rollway_dispatcher.runtimes.kubernetes import Clusters, KubernetesJobs
 from rollway_dispatcher.runtimes.processes import LocalProcess, Processes
 from rollway_dispatcher.runtimes.runtime import Runtime
+from rollway_dispatcher.runtimes.tps import Pace, own_pace
 from rollway_wire.batch import AgentCoreRuntime, HttpRuntime, KubernetesRuntime, RuntimeSpec
 
 
@@ -44,11 +45,15 @@ class Runtimes:
 
 @asynccontextmanager
 async def open_runtimes(
-    agents_folder: Path, s3_endpoint_url: str | None, *, keep_processes: bool
+    agents_folder: Path, s3_endpoint_url: str | None, *, keep_processes: bool, pace: Pace = own_pace
 ) -> AsyncIterator[Runtimes]:
-    """Closes connections at the end; sessions go on, but for local processes unless ``keep_processes``."""
+    """Closes connections at the end; sessions go on, but for local processes unless ``keep_processes``.
+
+    Args:
+        pace: spaces the calls to one ARN.
+    """
     async with AsyncExitStack() as stack:
-        agentcore, containers, clusters = AgentCoreRuntimes(), Containers(), Clusters()
+        agentcore, containers, clusters = AgentCoreRuntimes(pace), Containers(), Clusters()
         processes = Processes(agents_folder, s3_endpoint_url, keep=keep_processes)
         stack.push_async_callback(agentcore.close)
         stack.push_async_callback(containers.close)

@@ -1,0 +1,156 @@
+"""The store on PostgreSQL, shared by several dispatchers: each batch is worked on by one of them, its owner.
+
+An owner holds a lease, kept in the database and timed by the database's clock alone. Every write of a step locks the
+leases of the batches it changes and fails when one is no longer its own (`LeaseLost`), so a dispatcher that was stopped
+for a while, or cut off, can write nothing of a batch that another has taken over; and since nothing is done that is not
+written, it starts nothing of it either. What it had under way is repeated by the new owner, under the same session ids.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from rollway_dispatcher import schema
+from rollway_dispatcher.database import Database, LeaseLost, Writing
+from rollway_dispatcher.postgres_database import PostgresDatabase, told
+from rollway_dispatcher.rollout import Batch
+from rollway_dispatcher.state_file import StateUnusable
+from rollway_dispatcher.step import Step, Stop
+from rollway_dispatcher.store import Store
+
+CHANNEL = "rollway_dispatcher"
+NOW = "extract(epoch FROM clock_timestamp())"
+NOTICE_BYTES = 7000
+"""PostgreSQL takes notifications of up to 8000."""
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS leases (
+  batch_id TEXT PRIMARY KEY, owner TEXT NOT NULL, until DOUBLE PRECISION NOT NULL
+);
+CREATE TABLE IF NOT EXISTS dispatchers (owner TEXT PRIMARY KEY, step BIGINT NOT NULL);
+CREATE TABLE IF NOT EXISTS rates (arn TEXT PRIMARY KEY, next_at DOUBLE PRECISION NOT NULL);
+"""
+
+
+class SharedStore(Store):
+    """One dispatcher's view; ``owner`` names it, anew at each start."""
+
+    def __init__(self, db: Database, secret: bytes, lease_s: float) -> None:
+        super().__init__(db, secret)
+        self.owner = uuid.uuid4().hex
+        self._lease_s = lease_s
+        self._last: Step | None = None
+        self._number = 0
+
+    # -- leases
+
+    async def keep(self) -> None:
+        """Renew the leases held. Taking a batch over is for others once that has failed for a lease's length."""
+        async with self._db.writing() as db:
+            await db.execute(f"UPDATE leases SET until = {NOW} + ? WHERE owner = ?", (self._lease_s, self.owner))
+
+    async def release(self) -> None:
+        """Let others take over at once."""
+        async with self._db.writing() as db:
+            await db.execute("UPDATE leases SET until = 0 WHERE owner = ?", (self.owner,))
+
+    async def unfinished(self) -> list[tuple[Batch, list[Stop]]]:
+        """Take over every unfinished batch whose lease is over, and return these."""
+        async with self._db.writing() as db:
+            taken = await db.every(
+                f"UPDATE leases SET owner = ?, until = {NOW} + ? WHERE batch_id IN ("
+                f"SELECT l.batch_id FROM leases l JOIN batches b ON b.batch_id = l.batch_id WHERE l.until < {NOW} "
+                "AND (b.finished_at IS NULL OR l.batch_id IN (SELECT batch_id FROM stops)) "
+                "ORDER BY b.position FOR UPDATE OF l SKIP LOCKED) RETURNING batch_id",
+                (self.owner, self._lease_s),
+            )
+        return [await self._load(str(row[0])) for row in taken]
+
+    async def _claim(self, db: Writing, batch_id: str) -> None:
+        await db.execute(f"INSERT INTO leases VALUES (?, ?, {NOW} + ?)", (batch_id, self.owner, self._lease_s))
+
+    # -- steps
+
+    async def commit(self, step: Step) -> None:
+        """`Store.commit`; a step whose commit was done but not heard of is known again by its number.
+
+        Raises:
+            LeaseLost: of some of its batches.
+        """
+        if step is not self._last:
+            self._last, self._number = step, self._number + 1
+        row = await self._db.one("SELECT step FROM dispatchers WHERE owner = ?", (self.owner,))
+        if row is None or row[0] != self._number:
+            await super().commit(step)
+
+    async def _check_ours(self, db: Writing, step: Step) -> None:
+        touched = sorted(step.batch_ids)
+        if touched:
+            marks = ", ".join("?" * len(touched))
+            query = f"SELECT batch_id FROM leases WHERE owner = ? AND batch_id IN ({marks}) FOR UPDATE"
+            ours = {row[0] for row in await db.every(query, (self.owner, *touched))}
+            if lost := set(touched) - ours:
+                raise LeaseLost(lost)
+        await db.execute(
+            "INSERT INTO dispatchers VALUES (?, ?) ON CONFLICT (owner) DO UPDATE SET step = excluded.step",
+            (self.owner, self._number),
+        )
+
+    async def _tell(self, db: Writing, step: Step) -> None:
+        news = {p.rollout.batch_id for p in step.published} | step.batches.keys()
+        for batch_id in sorted(news):
+            await db.execute("SELECT pg_notify(?, ?)", (CHANNEL, json.dumps({"ring": batch_id})))
+
+    async def tell(self, message: dict[str, Any]) -> None:
+        """Tell the other dispatchers; those that do not listen now will not hear it."""
+        text = json.dumps(message)
+        if len(text) <= NOTICE_BYTES:
+            async with self._db.writing() as db:
+                await db.execute("SELECT pg_notify(?, ?)", (CHANNEL, text))
+
+    # -- the rate that all dispatchers share
+
+    async def slot(self, arn: str, rate: float) -> float:
+        """Take the next place in an ARN's calls; seconds to wait for it."""
+        async with self._db.writing() as db:
+            row = await db.one(
+                f"INSERT INTO rates VALUES (?, {NOW} + ?) ON CONFLICT (arn) DO UPDATE "
+                f"SET next_at = greatest(rates.next_at, {NOW}) + ? RETURNING next_at - ? - {NOW}",
+                (arn, 1 / rate, 1 / rate, 1 / rate),
+            )
+        assert row is not None
+        return max(0.0, float(row[0]))
+
+
+@asynccontextmanager
+async def open_shared_store(url: str, lease_s: float) -> AsyncIterator[SharedStore]:
+    """Connect, and make the tables where there are none. Leases are released at the end.
+
+    Raises:
+        StoreTrouble: the server cannot be reached.
+        StateUnusable: written by another version.
+        OSError, asyncpg.PostgresError: the URL, the user or the database is wrong.
+    """
+    with told():
+        pool = await asyncpg.create_pool(url, min_size=1, max_size=16, timeout=10, command_timeout=60)
+    try:
+        async with pool.acquire() as db, db.transaction():
+            await db.execute("SELECT pg_advisory_xact_lock(7237126119)")  # two first starts at once
+            await db.execute(schema.postgres() + TABLES)
+            await db.executemany("INSERT INTO meta VALUES ($1, $2) ON CONFLICT DO NOTHING", schema.first_meta())
+            meta = dict(await db.fetch("SELECT key, value FROM meta"))
+        if meta["version"] != str(schema.VERSION):
+            raise StateUnusable(f"it has schema version {meta['version']}; this build writes {schema.VERSION}")
+        store = SharedStore(PostgresDatabase(pool), bytes.fromhex(meta["secret"]), lease_s)
+        try:
+            yield store
+        finally:
+            await store.release()
+    finally:
+        await pool.close()

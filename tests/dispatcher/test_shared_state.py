@@ -1,0 +1,199 @@
+"""Several dispatchers on one real PostgreSQL: leases, taking over, fencing, passing on, one rate; and its restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollway_dispatcher.database import LeaseLost, StoreTrouble
+from rollway_dispatcher.lifecycle import Trigger
+from rollway_dispatcher.rollout import fresh_batch
+from rollway_dispatcher.settings import DispatcherSettings
+from rollway_dispatcher.shared_store import SharedStore, open_shared_store
+from rollway_dispatcher.step import Arrived, CancelBatch, Happened
+from rollway_wire.batch import Group
+from tests.dispatcher.harness import calling, runs, serving
+from tests.dispatcher.test_restart import start
+from tests.dispatcher.test_schedule import Desk, order
+from tests.kit.deadlines import eventually
+from tests.kit.postgres_server import PostgresServer
+from tests.kit.services import Services
+
+Make = Callable[..., dict[str, Any]]
+pytestmark = pytest.mark.parametrize("state", ["postgres"], indirect=True)
+
+
+@asynccontextmanager
+async def stores(state: dict[str, Any], count: int, lease_s: float = 60.0) -> AsyncIterator[list[SharedStore]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(open_shared_store(state["database_url"], lease_s)) for _ in range(count)]
+
+
+async def arrived(store: SharedStore) -> Desk:
+    """A batch of two in ``store``, and the scheduler that works on it; its first step is written."""
+    batch = fresh_batch(order("b1"), [Group(group_id="g", payload={"a": 1}, n=2)], 100.0)
+    assert await store.create_batch(batch, [Group(group_id="g", payload={"a": 1}, n=2)], key="k", fingerprint="f") == (
+        "b1",
+        True,
+    )
+    desk = Desk()
+    await store.commit(desk.step(Arrived(batch)))
+    return desk
+
+
+async def expire(store: SharedStore) -> None:
+    """As if its dispatcher had been silent for a lease's length."""
+    await store.release()
+
+
+async def test_a_lease_that_is_held_is_left_alone_and_one_that_is_over_is_taken_once(state: dict[str, Any]) -> None:
+    async with stores(state, 3) as (a, b, c):
+        await arrived(a)
+        assert await b.unfinished() == []
+        await expire(a)
+        taken = await asyncio.gather(b.unfinished(), c.unfinished())
+        assert sorted(len(found) for found in taken) == [0, 1]
+        ((batch, stops),) = next(found for found in taken if found)
+        assert (batch.batch_id, len(batch.rollouts), stops) == ("b1", 2, [])
+
+
+async def test_a_dispatcher_that_was_overtaken_writes_nothing_of_the_batch(state: dict[str, Any]) -> None:
+    async with stores(state, 2) as (a, b):
+        desk = await arrived(a)
+        await expire(a)
+        ((batch, _),) = await b.unfinished()
+        step = desk.step(CancelBatch("b1", "late"))
+        assert step.published
+        with pytest.raises(LeaseLost) as lost:
+            await a.commit(step)
+        assert lost.value.batch_ids == {"b1"}
+        assert (await b.status("b1")).counts == {"starting": 2}
+        left = step.without(lost.value.batch_ids)
+        assert not left.writes
+        assert not left.effects
+        assert desk.core.drop("b1")
+        assert not desk.core.batches
+        assert not desk.core.sessions
+        other = Desk()
+        other.core.adopt(batch, [], other.now)
+        await b.commit(other.step(*[Happened(s, Trigger.INVOKED) for s in list(other.core.sessions)]))
+        assert (await a.status("b1")).counts == {"running": 2}
+
+
+async def test_a_step_whose_answer_was_lost_is_written_once(state: dict[str, Any]) -> None:
+    async with stores(state, 1) as (store,):
+        desk = await arrived(store)
+        step = desk.step(CancelBatch("b1", "enough"))
+        await store.commit(step)
+        await store.commit(step)  # as the engine repeats it when the connection broke at the end
+        found, there, total = await store.results("b1", 0, 10, 10**6)
+        assert (len(found), there, total) == (2, 2, 2)
+
+
+async def test_the_same_idempotency_key_at_two_dispatchers_is_one_batch(state: dict[str, Any]) -> None:
+    async with stores(state, 2) as both:
+        groups = [Group(group_id="g", payload={}, n=1)]
+
+        async def submit(store: SharedStore, batch_id: str) -> tuple[str, bool]:
+            batch = fresh_batch(order(batch_id), groups, 100.0)
+            return await store.create_batch(batch, groups, key="same", fingerprint="f")
+
+        made = await asyncio.gather(submit(both[0], "b1"), submit(both[1], "b2"))
+        assert sorted(created for _, created in made) == [False, True]
+        assert len({batch_id for batch_id, _ in made}) == 1
+
+
+async def test_calls_of_all_dispatchers_are_spaced_by_one_rate(state: dict[str, Any]) -> None:
+    async with stores(state, 2) as (a, b):
+        waits = [await store.slot("arn", 2.0) for store in (a, b, a, b, a)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(waits)]
+    assert waits[0] == 0.0
+    assert all(gap <= 0.5 for gap in gaps)
+    assert waits[-1] > 4 * 0.5 - 1.5, "five calls at two a second take two seconds, less what taking the slots took"
+
+
+async def test_when_one_of_two_is_killed_the_other_finishes_its_batch_and_nothing_runs_twice(
+    services: Services, settings: DispatcherSettings, batch: Make, runs_dir: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "go"
+    first, second = await start(services, settings), await start(services, settings)
+    async with calling(first.url) as api:
+        payloads = [{"reward": i, "wait_for": str(gate), "reports": i % 2 == 0} for i in range(3)]
+        made = await api.submit(batch(payloads, n=2, limits={"max_attempts": 1}))
+        await api.until_state(made["batch_id"], "running", 6)
+    first.kill()
+    await asyncio.to_thread(gate.touch)
+    async with calling(second.url) as api:
+        results = await api.results(made["batch_id"])
+        assert [r["rollout"]["state"] for r in results] == ["succeeded"] * 6
+        assert len({r["rollout"]["rollout_id"] for r in results}) == 6
+        assert list(runs(runs_dir).values()) == [1] * 6
+
+        async def none_left() -> bool:
+            return (await api.http.get("/v1/sessions")).json() == []
+
+        await eventually(none_left, "every session is stopped")
+    assert "batch_taken_over" in second.logs()
+
+
+async def test_a_batch_is_followed_and_cancelled_through_the_other_dispatcher(
+    services: Services, settings: DispatcherSettings, batch: Make
+) -> None:
+    first, second = await start(services, settings), await start(services, settings)
+    async with calling(first.url) as mine, calling(second.url) as theirs:
+        made = await mine.submit(batch([{"reward": 1}, {"act": "hang"}]))
+        page = await theirs.page(made["batch_id"], wait_s=30)
+        assert [r["rollout"]["state"] for r in page["results"]] == ["succeeded"]
+        await mine.until_state(made["batch_id"], "running", 1)
+        await theirs.cancel(made["batch_id"])
+        results = await mine.results(made["batch_id"])
+    assert sorted(r["rollout"]["state"] for r in results) == ["cancelled", "succeeded"]
+
+
+async def test_while_the_server_is_away_nothing_moves_and_health_says_so_and_then_it_goes_on(
+    settings: DispatcherSettings, batch: Make, tmp_path: Path, postgres: PostgresServer, runs_dir: Path
+) -> None:
+    gate = tmp_path / "go"
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"reward": 1, "wait_for": str(gate), "reports": True}], n=2))
+        await api.until_state(made["batch_id"], "running", 2)
+        await asyncio.to_thread(postgres.stop)
+        await asyncio.to_thread(gate.touch)
+
+        async def unhealthy() -> bool:
+            answer = await api.http.get("/health")
+            return answer.status_code == 503 and "PostgreSQL" in answer.json()["detail"]
+
+        await eventually(unhealthy, "health tells that the server is away")
+        await asyncio.to_thread(postgres.start)
+        results = await api.results(made["batch_id"])
+    assert [r["rollout"]["state"] for r in results] == ["succeeded"] * 2
+    assert list(runs(runs_dir).values()) == [1] * 2
+
+
+async def test_a_server_that_is_not_there_is_refused_at_the_start(services: Services, state: dict[str, Any]) -> None:
+    env = {"ROLLWAY_DISPATCHER_DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/x"}
+    service = services.spawn("dispatcher", ["-m", "rollway_dispatcher"], env=env)
+    assert await asyncio.to_thread(service.wait) == 2
+    assert "DATABASE_URL" in service.logs()
+    assert "hunter2" not in service.logs()
+
+
+async def test_reading_while_the_server_is_away_is_trouble_and_not_a_crash(
+    state: dict[str, Any], postgres: PostgresServer
+) -> None:
+    async with stores(state, 1) as (store,):
+        await arrived(store)
+        await asyncio.to_thread(postgres.stop)
+        try:
+            with pytest.raises(StoreTrouble):
+                await store.status("b1")
+        finally:
+            await asyncio.to_thread(postgres.start)
+        assert (await store.status("b1")).counts == {"starting": 2}
