@@ -14,7 +14,7 @@ export ROLLWAY_AGENT_PYTHON ?= $(CURDIR)/$(AGENT)/bin/python
 export ROLLWAY_TRAINER_PYTHON ?= $(CURDIR)/$(TRAINER)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-agent setup-trainer demo up test test-fast lint format types imports bench clean
+.PHONY: help setup setup-dev setup-agent setup-trainer demo up test test-fast fuzz lint format types imports bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ test: setup ## All tests, real vLLM and real verl among them
 
 test-fast: setup-dev ## The tests that need no other environment, several at once
 	@$(BIN)/python -m pytest tests -m "not heavy" -n 4 --dist worksteal $(ARGS)
+
+fuzz: setup-dev ## Feed readers and routes anything for a long time (FUZZ_SECONDS, FUZZ_EXAMPLES)
+	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet atheris==3.0.0
+	@for reader in sse stream chunks answer request dialects path_and_key; do \
+	  $(BIN)/python -m tests.fuzz.coverage_guided $$reader $(or $(FUZZ_SECONDS),300) || exit 1; done
+	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) $(BIN)/python -m pytest tests/fuzz $(ARGS)
 
 lint: setup-dev ## Formatting and lint rules, nothing changed
 	@$(BIN)/ruff format --check .
