@@ -51,3 +51,24 @@ def test_giving_up_trains_nothing_even_with_survivors() -> None:
 def test_a_result_nobody_asked_for_is_a_broken_contract(uid: str, index: int) -> None:
     with pytest.raises(ContractViolation, match="did not ask for"):
         Groups(["g"], 2, 2).take(uid, ended(index, True))
+
+
+def test_of_a_group_with_extras_the_first_n_usable_count_and_what_ends_later_does_not() -> None:
+    groups = Groups(["g"], 2, 2, extra=2)
+    assert groups.take("g", ended(3, False)) is None
+    assert groups.take("g", ended(2, True)) is None
+    decided = groups.take("g", ended(0, True))
+    assert decided is not None and decided.committed
+    assert [s.index for s in decided.sessions] == [0, 2]
+    assert not groups.open
+    assert groups.take("g", ended(1, True)) is None, "it is decided once"
+    with pytest.raises(ContractViolation, match="did not ask for"):
+        groups.take("g", ended(4, True))
+
+
+def test_a_group_whose_extras_are_not_enough_is_decided_by_the_last() -> None:
+    groups = Groups(["g"], 2, 2, extra=1)
+    assert groups.take("g", ended(0, True)) is None
+    assert groups.take("g", ended(1, False)) is None
+    decided = groups.take("g", ended(2, False))
+    assert decided is not None and not decided.committed

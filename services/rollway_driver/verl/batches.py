@@ -24,7 +24,7 @@ from rollway_driver.verl.rows import RowRules, Session, read_session
 from rollway_driver.verl.sampling import sampling_params
 from rollway_driver.verl.settings import DriverSettings
 from rollway_driver.verl.trainer_facts import TrainerFacts
-from rollway_wire.batch import BatchRequest, BatchStatus, Capture, Group, Limits
+from rollway_wire.batch import BatchRequest, BatchStatus, Capture, Group, Limits, Policy
 from rollway_wire.failures import FailureType
 from rollway_wire.problems import RollwayError
 
@@ -134,8 +134,13 @@ class Batches:
                 max_concurrent=settings.max_concurrent,
                 max_attempts=settings.max_attempts,
             ),
+            policy=self.policy(order),
             s3_bucket=settings.s3_bucket,
         )
+
+    def policy(self, order: Order) -> Policy:
+        """Validation wants every rollout of every group: what it left out would be what was slow."""
+        return Policy() if order.validate else self._settings.policy
 
     def rollouts_per_group(self, order: Order) -> int:
         return self._facts.val_n if order.validate else self._facts.n
@@ -160,7 +165,8 @@ class _Run:
         self._rules = batches.rules(order)
         n = batches.rollouts_per_group(order)
         survivors = 1 if order.validate else batches._settings.min_group_survivors
-        self._groups = Groups(list(self._prompts), n, survivors)
+        extra = batches.policy(order).extra
+        self._groups = Groups(list(self._prompts), n, survivors, extra)
         self._finished: defaultdict[str, list[Finished]] = defaultdict(list)
         self._begin = time.monotonic()
         self._batch_done = False
@@ -169,7 +175,7 @@ class _Run:
             validate=order.validate,
             policy_version=order.policy_version,
             groups=len(order.prompts),
-            rollouts=len(order.prompts) * n,
+            rollouts=len(order.prompts) * (n + extra),
         )
 
     async def collect(self) -> None:
@@ -181,7 +187,8 @@ class _Run:
         async for result, trajectory in b._dispatcher.stream(status.batch_id, timeout=b._settings.batch_timeout_s):
             ended = read_session(result, trajectory, self._rules)
             decided = self._groups.take(result.group_id, ended)
-            self._finished[result.group_id].append((result, trajectory))
+            if decided is not None or result.group_id in self._groups.open:
+                self._finished[result.group_id].append((result, trajectory))
             if decided is not None:
                 await self._close(decided)
         self._batch_done = True

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rollway_driver.verl.sources import SettingsError, gather, select
-from rollway_wire.batch import AgentCoreRuntime, RuntimeSpec
+from rollway_wire.batch import AgentCoreRuntime, Policy, RuntimeSpec
 from rollway_wire.gateway import POOL_PATTERN
 from rollway_wire.ids import check_segment
 
@@ -41,6 +41,8 @@ class DriverSettings(BaseModel):
     """After this many seconds a batch is cancelled and its open groups fail. Default: none; rollouts have their own."""
     max_concurrent: int | None = Field(default=None, ge=1)
     max_attempts: int = Field(default=2, ge=1, le=10)
+    policy: Policy = Field(default_factory=Policy)
+    """Which sessions a training batch pays for (extras, hedging, a deadline); validation runs every rollout once."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Of one model call. Default: rollout.response_length."""
     reward: Literal["last", "sum"] = "last"
