@@ -14,6 +14,7 @@ import sys
 from types import FrameType
 
 from rollway_gateway.app import GatewayApp
+from rollway_gateway.processes.supervisor import Supervisor, inherited
 from rollway_gateway.render.certify import main as certify
 from rollway_gateway.settings import GatewaySettings
 from rollway_kit import logs, serve, settings
@@ -31,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, help="port to bind (8700); 0 takes a free one and logs it")
     parser.add_argument("--admin-port", type=int, help="port of the admin routes' own listener; 0 takes a free one")
     parser.add_argument("--admin-host", help="interface of that listener (as --host)")
+    parser.add_argument("--processes", type=int, help="gateway processes, on --port and the ports after it (1)")
     parser.add_argument("--public-url", help="base URL put into session tickets")
     parser.add_argument(
         "--worker", action="append", dest="workers", metavar="URL", help="an inference server of the pool 'default'"
@@ -60,14 +62,21 @@ def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["certify"]:
         sys.exit(certify(arguments[1:]))
-    chosen = settings.load(GatewaySettings, **vars(_parser().parse_args(arguments)))
+    given = vars(_parser().parse_args(arguments))
+    chosen = settings.load(GatewaySettings, **given)
     logs.configure("gateway", chosen.log_level, chosen.log_json)
     # The server raises the signal that stopped it once more when it is done; a clean stop is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
-    sock = serve.bind_or_refuse(chosen.host, chosen.port)
+    if chosen.processes > 1 and chosen.process is None:
+        Supervisor(chosen, given).run()
+        return
     admin = None
-    if chosen.admin_port is not None:
+    if chosen.process is not None:
+        sock, admin = inherited(chosen)
+    else:
+        sock = serve.bind_or_refuse(chosen.host, chosen.port)
+    if admin is None and chosen.admin_port is not None:
         admin = serve.bind_or_refuse(chosen.admin_interface, chosen.admin_port), chosen.admin_interface
         ports = {"port": sock.getsockname()[1], "admin_port": admin[0].getsockname()[1]}
         chosen = chosen.model_copy(update=ports)

@@ -92,7 +92,7 @@ async def _serve_in(
     if kind is None:
         await _models(gateway, session, send)
         return
-    raw = await _read_body(receive, headers, gateway.settings.max_body_bytes, gateway.settings.body_timeout_s)
+    raw = await read_body(receive, headers, gateway.settings.max_body_bytes, gateway.settings.body_timeout_s)
     if route == COUNT_TOKENS:
         await count_tokens(gateway, session, read_object(raw), send)
         return
@@ -143,7 +143,7 @@ async def _session(gateway: Gateway, session_id: str) -> Session:
         raise AgentError(503, f"{e.detail}: try again", retry_after_s=2) from e
 
 
-async def _read_body(receive: Receive, headers: dict[bytes, bytes], limit: int, timeout_s: float) -> bytes:
+async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int, timeout_s: float) -> bytes:
     declared = headers.get(b"content-length", b"")
     too_large = AgentError(413, f"the request body is over {limit} bytes")
     if declared.isdigit() and int(declared) > limit:

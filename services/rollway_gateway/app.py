@@ -18,6 +18,7 @@ from rollway_gateway import agent_routes
 from rollway_gateway.gateway import open_gateway
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.own_api import own_api
+from rollway_gateway.processes.forwarding import Siblings, forward
 from rollway_gateway.replies import send_error, send_whole
 from rollway_gateway.rllm_api import rllm_api
 from rollway_gateway.settings import GatewaySettings
@@ -46,6 +47,9 @@ class GatewayApp:
         self.control = create_app("Rollway gateway", lifespan=lifespan, max_body_bytes=CONTROL_BODY_BYTES)
         self.control.include_router(own_api())
         self.control.include_router(rllm_api())
+        self._siblings = None
+        if settings.process is not None:
+            self._siblings = Siblings(settings.siblings.split(","), settings.process)
         self._admin_port = settings.admin_port
         self._admin: ASGIApp = self.control
         if settings.admin_keys:
@@ -59,7 +63,11 @@ class GatewayApp:
         if split and _local_port(scope) == self._admin_port:
             await self._admin(scope, receive, send)
         elif (found := agent_routes.match(scope["path"])) is not None:
-            await agent_routes.serve(self.control.state.gateway, *found, scope, receive, send)
+            gateway = self.control.state.gateway
+            if self._siblings is not None and (home := self._siblings.home(gateway, found[0], scope)) is not None:
+                await forward(gateway, home, scope, receive, send)
+            else:
+                await agent_routes.serve(gateway, *found, scope, receive, send)
         elif split:
             await _nothing_else(scope, send)
         else:

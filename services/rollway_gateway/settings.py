@@ -24,6 +24,15 @@ class GatewaySettings(ServiceSettings):
     and logs it. None: one port serves both, as rllm-model-gateway's clients expect, on loopback only."""
     admin_host: str | None = None
     """Interface of that listener; None: `host`."""
+    processes: int = Field(default=1, ge=1, le=64)
+    """Gateway processes, each with the sessions whose ids fall to it, on `port` and the ports after it; the admin
+    listener answers for all. More than one needs `admin_port`."""
+    process: int | None = None
+    """Set by the supervisor for each of them, as are the next two."""
+    siblings: str = ""
+    """Agents' listeners of all, comma-separated."""
+    sockets: str = ""
+    """File descriptors: agents' listener, admin listener, a pipe that closes when the supervisor is gone."""
     public_url: str | None = None
     """Base URL put into session tickets, as agents reach this gateway; None: scheme and host of the request that opens
     the session, with the agents' port."""
@@ -157,6 +166,8 @@ class GatewaySettings(ServiceSettings):
             raise ValueError(
                 "require_keys needs ROLLWAY_GATEWAY_KEY_SECRET, or agents' keys would die with the process"
             )
+        if self.processes > 1 and self.admin_port is None:
+            raise ValueError("several processes need a listener for all of them: set ROLLWAY_GATEWAY_ADMIN_PORT")
         if self.admin_port is not None and self.admin_port == self.port != 0:
             raise ValueError("admin_port must differ from port")
         return self

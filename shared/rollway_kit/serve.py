@@ -57,6 +57,7 @@ def run(
     drain_s: int = 10,
     sock: socket.socket | None = None,
     admin: tuple[socket.socket, str] | None = None,
+    only_admin: bool = False,
     **config: Any,
 ) -> None:
     """Serve until SIGINT or SIGTERM; in-flight requests get ``drain_s`` seconds.
@@ -64,6 +65,7 @@ def run(
     Args:
         sock: from `bind_or_refuse`, for an app that must know its port before it starts; None: bound here.
         admin: a second socket for the same app and its host; the app tells them apart by ``scope["server"]``.
+        only_admin: other processes serve ``sock``.
 
     Exit status: 0 after a clean stop, 1 when the app's start-up fails, 2 when the address cannot be bound.
     """
@@ -87,7 +89,7 @@ def run(
     # uvicorn raises the signal that stopped it once more when it is done; a clean stop is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
-    sockets = [sock] if admin is None else [sock, admin[0]]
+    sockets = [*([] if only_admin else [sock]), *([] if admin is None else [admin[0]])]
     try:
         with sock, admin[0] if admin is not None else contextlib.nullcontext():
             server.run(sockets=sockets)

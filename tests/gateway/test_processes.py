@@ -1,0 +1,203 @@
+"""Several gateway processes as one: sessions live apart, the admin routes answer for all, a lost process comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import openai
+import pytest
+
+from rollway_gateway.processes import merged
+from rollway_local.listening import listening_url
+from rollway_wire.gateway import PoolState, WorkerState
+from rollway_wire.placement import home_of
+from tests.kit.deadlines import eventually
+from tests.kit.scripted_engine import Reply, ScriptedEngine
+from tests.kit.services import Service, Services
+
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+ADMIN = "an admin key of twenty-four"
+PLACES = ["0", "1"]
+
+
+@dataclass
+class Two:
+    """Two processes and their supervisor."""
+
+    supervisor: Service
+    admin: httpx.AsyncClient
+    engine: ScriptedEngine
+
+    async def ticket(self, home: str) -> dict[str, Any]:
+        """Of a new session that lives in this process."""
+        session_id = next(s for i in range(1000) if home_of(s := f"s-{os.urandom(4).hex()}-{i}", PLACES) == home)
+        answer = await self.admin.post("/v1/sessions", json={"session_id": session_id})
+        assert answer.status_code == 201, answer.text
+        ticket: dict[str, Any] = answer.json()
+        return ticket
+
+    def pids(self) -> list[int]:
+        tasks = Path(f"/proc/{self.supervisor.pid}/task").glob("*/children")
+        return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+
+def _alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.fixture
+async def two(services: Services, engine: ScriptedEngine) -> AsyncIterator[Two]:
+    env = {"PORT": "0", "ADMIN_PORT": "0", "KEY_SECRET": "a signing secret of thirty-two c", "ADMIN_KEY": ADMIN}
+    supervisor = await services.start_async(
+        "gateway", ["-m", "rollway_gateway", "--processes", "2"],
+        env={f"ROLLWAY_GATEWAY_{k}": v for k, v in env.items()},
+    )  # fmt: skip
+    admin_url = listening_url(supervisor.logs(), "admin_url")
+    async with httpx.AsyncClient(base_url=admin_url, timeout=60, headers={"authorization": f"Bearer {ADMIN}"}) as admin:
+        added = await admin.post("/v1/pools/default/workers", json={"url": engine.url})
+        assert (added.status_code, added.json()["healthy"]) == (201, True), added.text
+        yield Two(supervisor, admin, engine)
+
+
+def _ask(base_url: str, key: str, **more: Any) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=base_url, api_key=key, max_retries=0, **more)
+
+
+async def test_a_session_lives_in_one_process_and_any_of_them_answers_for_it(two: Two) -> None:
+    """By its own URL, through the other process, by API key at either; streamed or not; sealed by the admin routes."""
+    tickets = [await two.ticket(home) for home in PLACES]
+    ports = [urlsplit(t["base_url"]).port for t in tickets]
+    assert len(set(ports)) == 2
+    for ticket in tickets:
+        path = urlsplit(ticket["base_url"]).path
+        for port in ports:
+            for base, key in (
+                (f"http://127.0.0.1:{port}{path}", "EMPTY"),
+                (f"http://127.0.0.1:{port}/v1", ticket["api_key"]),
+            ):
+                async with _ask(base, key) as client:
+                    answer = await client.chat.completions.create(model="m", messages=HI)
+                    assert answer.choices[0].message.content == "ok"
+                    parts = await client.chat.completions.create(model="m", messages=HI, stream=True)
+                    assert "".join([c.choices[0].delta.content or "" async for c in parts]) == "ok"
+        view = (await two.admin.get(f"/v1/sessions/{ticket['session_id']}")).json()
+        assert (view["turns"], view["incomplete_turns"]) == (8, 0)
+        sealed = await two.admin.post(f"/v1/sessions/{ticket['session_id']}/seal")
+        assert len(sealed.json()["turns"]) == 8
+        refused = await two.admin.get(f"/v1/sessions/{ticket['session_id']}x")
+        assert refused.status_code == 404
+
+
+async def test_a_pools_gate_is_one_for_all_and_a_fence_waits_for_all(two: Two) -> None:
+    tickets = [await two.ticket(home) for home in PLACES]
+    state = (await two.admin.post("/v1/pools/default/open", json={"policy_version": 3})).json()
+    assert (state["gate"], state["policy_version"], state["sessions"]) == ("open", 3, 2)
+    assert [w["url"] for w in state["workers"]] == [two.engine.url]
+    holds = [asyncio.Event(), asyncio.Event()]
+    two.engine.script(*[Reply("late", hold=hold) for hold in holds])
+    async with httpx.AsyncClient(timeout=60) as http:
+        calls = [
+            asyncio.create_task(http.post(t["base_url"] + "/chat/completions", json={"messages": HI})) for t in tickets
+        ]
+        await eventually(lambda: two.engine.active == 2, "a call in flight in each")
+        fencing = asyncio.create_task(two.admin.post("/v1/pools/default/fence", json={"drain_timeout_s": 60}))
+
+        async def fenced() -> bool:
+            return bool((await two.admin.get("/v1/pools/default")).json()["gate"] == "fenced")
+
+        await eventually(fenced, "the pool is fenced")
+        holds[0].set()
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        assert not fencing.done()
+        assert (await two.admin.get("/v1/pools/default")).json()["in_flight"] == 1
+        holds[1].set()
+        done = await fencing
+        assert (done.status_code, done.json()["in_flight"]) == (200, 0)
+        assert [(await call).status_code for call in calls] == [200, 200]
+        for ticket in tickets:
+            refused = await http.post(ticket["base_url"] + "/chat/completions", json={"messages": HI})
+            assert refused.status_code == 503
+    worker_id = state["workers"][0]["worker_id"]
+    again = await two.admin.post("/v1/pools/default/workers", json={"url": two.engine.url})
+    assert again.json()["worker_id"] == worker_id
+    assert (await two.admin.delete(f"/v1/pools/default/workers/{worker_id}")).status_code == 204
+    assert (await two.admin.delete(f"/v1/pools/default/workers/{worker_id}")).status_code == 404
+    assert (await two.admin.get("/v1/pools")).json()[0]["workers"] == []
+
+
+async def test_a_killed_process_comes_back_and_knows_its_workers_and_gates(two: Two) -> None:
+    """Meanwhile its port does not refuse; what asks all of them says that one is missing, or waits for it."""
+    await two.admin.post("/v1/pools/default/open", json={"policy_version": 5})
+    before = two.pids()
+    assert len(before) == 2
+    os.kill(before[0], signal.SIGKILL)
+
+    async def back() -> bool:
+        state = await two.admin.get("/v1/pools/default")
+        if state.status_code != 200:
+            assert state.status_code == 503, state.text
+            return False
+        return (
+            bool(state.json()["policy_version"] == 5 and state.json()["workers"][0]["healthy"]) and len(two.pids()) == 2
+        )
+
+    await eventually(back, "both processes are back with what they were told")
+    assert before[0] not in two.pids()
+    for home in PLACES:
+        ticket = await two.ticket(home)
+        async with _ask(ticket["base_url"], "EMPTY") as client:
+            assert (await client.chat.completions.create(model="m", messages=HI)).choices[0].message.content == "ok"
+    assert "process_ended" in two.supervisor.logs()
+
+
+async def test_sigterm_lets_calls_end_and_leaves_nothing(two: Two) -> None:
+    hold = asyncio.Event()
+    two.engine.script(Reply("late", hold=hold))
+    ticket, pids = await two.ticket("1"), two.pids()
+    async with httpx.AsyncClient(timeout=60) as http:
+        asking = asyncio.create_task(http.post(ticket["base_url"] + "/chat/completions", json={"messages": HI}))
+        await eventually(lambda: two.engine.active, "a call in flight")
+        two.supervisor.signal(signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        hold.set()
+        assert (await asking).json()["choices"][0]["message"]["content"] == "late"
+    assert await asyncio.to_thread(two.supervisor.wait, 60) == 0
+    assert not _alive(pids)
+
+
+async def test_processes_do_not_outlive_a_killed_supervisor(two: Two) -> None:
+    pids = two.pids()
+    two.supervisor.kill()
+    await eventually(lambda: not _alive(pids), "no process left", 60)
+
+
+def test_several_answers_are_one() -> None:
+    """The least open gate, no version where they differ, a worker as well as it is everywhere."""
+
+    def state(gate: Any, version: int, healthy: bool) -> PoolState:
+        worker = WorkerState(
+            worker_id="w", url="http://x", api_path="/v1", model_name="m", weight=1, healthy=healthy, active_requests=2,
+            detail=None if healthy else "no", mode="exact",
+        )  # fmt: skip
+        return PoolState(pool="p", gate=gate, policy_version=version, in_flight=1, sessions=3, workers=[worker], held=4)
+
+    made = merged.pool([state("open", 1, True), state("paused", 2, False)])
+    assert (made.gate, made.policy_version, made.in_flight, made.sessions, made.held) == ("paused", None, 2, 6, 8)
+    assert [(w.healthy, w.detail, w.active_requests) for w in made.workers] == [(False, "no", 4)]
+    assert merged.pools([[state("open", 1, True)], []])[0].policy_version == 1
+
+
+def test_a_place_more_or_less_moves_only_its_own_sessions() -> None:
+    ids = [f"session-{i}" for i in range(2000)]
+    before = {s: home_of(s, ["a", "b", "c"]) for s in ids}
+    after = {s: home_of(s, ["c", "a"]) for s in ids}
+    assert all(after[s] == before[s] for s in ids if before[s] != "b")
+    assert all(500 < sum(home == place for home in before.values()) < 850 for place in "abc")
