@@ -71,6 +71,18 @@ class Gateway:
             raise NotFound(f"no pool {name!r}: register a worker in it or open it first")
         return found
 
+    async def meet_again(self) -> None:
+        """Check the workers of an earlier process before the first request, so that it is served at once; one that is
+        slow to answer is left to the health watch."""
+        if not self.keeping.pools:
+            return
+        try:
+            async with asyncio.timeout(self.settings.health_timeout_s), asyncio.TaskGroup() as group:
+                for worker in self.workers():
+                    group.create_task(self.health.check(worker))
+        except TimeoutError:
+            log.info("workers_not_met", workers=[w.worker_id for w in self.workers() if not w.healthy])
+
     async def keep_pools(self) -> None:
         """Write down what has changed in them: a restart goes on with it.
 
@@ -237,6 +249,7 @@ async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             gateway.ensure_pool(DEFAULT_POOL).put_worker(WorkerSpec(url=url))
         if keeping.journal is not None:
             keeping.journal.start()
+        await gateway.meet_again()
         tasks = [
             asyncio.create_task(gateway.health.run(), name="health-watch"),
             asyncio.create_task(keeping.run(), name="journal-tidy"),

@@ -206,6 +206,10 @@ class Journal:
         self._drop(inner)
 
     @property
+    def segments(self) -> int:
+        return len(self._sizes)
+
+    @property
     def disk_bytes(self) -> int:
         return sum(self._sizes.values())
 
