@@ -18,7 +18,7 @@ router = APIRouter(tags=["service"])
 _bearer = HTTPBearer(auto_error=False, description="The key in `_rollout.report.key`: it reports for one session only.")
 
 
-@router.post("/v1/reports", status_code=204, summary="An agent reports", responses=problems(401, 422))
+@router.post("/v1/reports", status_code=204, summary="An agent reports", responses=problems(400, 401, 413, 422))
 async def take_report(
     request: Request, report: Report, key: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> None:

@@ -18,7 +18,7 @@ async def list_sessions(request: Request) -> list[SessionView]:
     return await dispatcher_of(request).sessions()
 
 
-@router.post("/stop", summary="Stop some sessions, or all", responses=problems(422, 503))
+@router.post("/stop", summary="Stop some sessions, or all", responses=problems(400, 413, 422, 503))
 async def stop_sessions(request: Request, wanted: StopSessions) -> list[SessionView]:
     """Cancels their rollouts, or with no ids every batch. Stopping is repeated until the runtime confirms it; the
     answer is what is still there. Ask `GET /v1/sessions` until it is empty."""
