@@ -27,6 +27,8 @@ from rollway_dispatcher.settings import DispatcherSettings
 from rollway_dispatcher.state import joined, open_state, pace_of
 from rollway_dispatcher.step import Arrived, CancelBatch, CancelRollout
 from rollway_dispatcher.store import Store
+from rollway_dispatcher.webhook_signature import check_target
+from rollway_dispatcher.webhooks import Webhooks, running_webhooks
 from rollway_kit.keys import KeyRefused
 from rollway_kit.object_store import ObjectStore, open_object_store
 from rollway_wire.batch import (
@@ -55,8 +57,10 @@ class Dispatcher:
     def __init__(
         self, *, settings: DispatcherSettings, store: Store, objects: ObjectStore,
         gateway: GatewayClient | None, engine: Engine, bell: Bell, clock: Clock, fleet: Fleet | None = None,
+        webhooks: Webhooks | None = None,
     ) -> None:  # fmt: skip
         self._fleet = fleet
+        self._webhooks = webhooks
         self._settings = settings
         self._store = store
         self._objects = objects
@@ -81,10 +85,16 @@ class Dispatcher:
         print_ = fingerprint(request)
         if key is not None and (known := await self._store.known_batch(key, print_)) is not None:
             return await self._store.status(known), False
+        if request.webhook is not None:
+            check_target(request.webhook.url, self._settings.webhook_hosts)
         order = accept(request, new_batch_id(), self._settings)
         await self._check_reachable(order.s3_bucket, captured=order.capture is not None)
         batch = fresh_batch(order, request.groups, self._clock.now())
-        batch_id, created = await self._store.create_batch(batch, request.groups, key=key, fingerprint=print_)
+        batch_id, created = await self._store.create_batch(
+            batch, request.groups, key=key, fingerprint=print_, webhook=request.webhook
+        )
+        if created and request.webhook is not None and self._webhooks is not None:
+            self._webhooks.begin(batch_id)
         if created:
             self._engine.tell(Arrived(batch))
         return await self._store.status(batch_id), created
@@ -282,7 +292,11 @@ async def open_dispatcher(
         watches = [] if gateway is None else _pressure_watches(settings, gateway, scheduler, engine)
         await stack.enter_async_context(running(engine, executor, lookout, on_crash, watches))
         fleet = await stack.enter_async_context(joined(settings, store, engine, bell))
+        webhooks = None
+        if settings.webhook_secret is not None:
+            secret = settings.webhook_secret.get_secret_value()
+            webhooks = await stack.enter_async_context(running_webhooks(store, bell, clock, secret))
         yield Dispatcher(
             settings=settings, store=store, objects=objects, gateway=gateway, engine=engine, bell=bell, clock=clock,
-            fleet=fleet,
+            fleet=fleet, webhooks=webhooks,
         )  # fmt: skip

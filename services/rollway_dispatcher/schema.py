@@ -52,6 +52,12 @@ CREATE TABLE IF NOT EXISTS stops (
   session_id TEXT PRIMARY KEY, batch_id TEXT NOT NULL, since REAL NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS stops_batch ON stops (batch_id);
+CREATE TABLE IF NOT EXISTS webhooks (
+  batch_id TEXT PRIMARY KEY,
+  document BLOB NOT NULL,             -- Webhook as JSON
+  delivered INTEGER NOT NULL DEFAULT 0, attempt INTEGER NOT NULL DEFAULT 0, next_at REAL NOT NULL DEFAULT 0,
+  failing_since REAL, last_error TEXT, state TEXT NOT NULL DEFAULT 'open'
+) WITHOUT ROWID;
 """
 
 

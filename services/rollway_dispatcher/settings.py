@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
+from rollway_dispatcher.webhook_signature import signing_key
 from rollway_kit.bearer import is_loopback
-from rollway_kit.keys import split_secrets
+from rollway_kit.keys import SHORTEST_SECRET, split_secrets
 from rollway_kit.settings import ServiceSettings
 
 
@@ -76,6 +79,11 @@ class DispatcherSettings(ServiceSettings):
     keep_processes: bool = True
     """Local agent processes outlive a clean stop and are found again at the next start, as they outlive a crash. False:
     a clean stop ends them, and the next start tries their rollouts again."""
+    webhook_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Hosts that batches' webhooks may call, comma-separated: names, ``*.`` before one for all below it, ``:port``
+    after one for that port alone. None: no webhooks."""
+    webhook_secret: SecretStr | None = None
+    """Signs webhooks' calls; after ``whsec_`` it is base64. Needed with `webhook_hosts`."""
     max_body_bytes: int = Field(default=256 * 2**20, ge=1024)
     """Largest request body."""
 
@@ -98,6 +106,34 @@ class DispatcherSettings(ServiceSettings):
         if v is not None and not v.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
         return v.rstrip("/") if v is not None else None
+
+    @field_validator("webhook_hosts", mode="before")
+    @classmethod
+    def _split_hosts(cls, v: object) -> object:
+        return tuple(h.strip() for h in v.split(",") if h.strip()) if isinstance(v, str) else v
+
+    @field_validator("webhook_hosts")
+    @classmethod
+    def _are_hosts(cls, v: tuple[str, ...]) -> tuple[str, ...]:
+        for host in v:
+            if not re.fullmatch(r"(\*\.)?[A-Za-z0-9.-]+(:[0-9]{1,5})?", host):
+                raise ValueError(f"{host!r} is not a host name, with *. before it or a port after it")
+        return v
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _signs(cls, v: SecretStr | None) -> SecretStr | None:
+        if v is not None and len(v.get_secret_value()) < SHORTEST_SECRET:
+            raise ValueError(f"must be at least {SHORTEST_SECRET} characters")
+        if v is not None:
+            signing_key(v.get_secret_value())
+        return v
+
+    @model_validator(mode="after")
+    def _webhooks_are_signed(self) -> DispatcherSettings:
+        if self.webhook_hosts and self.webhook_secret is None:
+            raise ValueError("webhook_hosts needs ROLLWAY_DISPATCHER_WEBHOOK_SECRET: an unsigned call proves nothing")
+        return self
 
     @model_validator(mode="after")
     def _window_spans_beats(self) -> DispatcherSettings:

@@ -17,8 +17,8 @@ from rollway_dispatcher.database import Database, Reading, Writing
 from rollway_dispatcher.order import Order
 from rollway_dispatcher.rollout import Batch, Standing
 from rollway_dispatcher.step import Step, Stop
-from rollway_dispatcher.store_reader import StoreReader
-from rollway_wire.batch import TERMINAL, Group, RolloutState
+from rollway_dispatcher.store_reader import StoreReader, WebhookRow
+from rollway_wire.batch import TERMINAL, Group, RolloutState, Webhook
 from rollway_wire.problems import Conflict, NotFound
 
 _SELECT_BATCH = "SELECT document, total, created_at, cancelled, contract_error, finished_at FROM batches"
@@ -36,7 +36,13 @@ class Store(StoreReader):
     # Writing.
 
     async def create_batch(
-        self, batch: Batch, groups: Iterable[Group], *, key: str | None, fingerprint: str
+        self,
+        batch: Batch,
+        groups: Iterable[Group],
+        *,
+        key: str | None,
+        fingerprint: str,
+        webhook: Webhook | None = None,
     ) -> tuple[str, bool]:
         """Store a batch with its groups and rollouts; (batch id, True), or the earlier batch of this key and False.
 
@@ -61,6 +67,9 @@ class Store(StoreReader):
                 [(o.batch_id, i, g.group_id, orjson.dumps(g.payload)) for i, g in enumerate(groups)],
             )
             await db.execute_many(schema.INSERT_ROLLOUT, [schema.insert_row(r) for r in batch.rollouts.values()])
+            if webhook is not None:
+                document = webhook.model_dump_json().encode()
+                await db.execute("INSERT INTO webhooks (batch_id, document) VALUES (?, ?)", (o.batch_id, document))
             await self._claim(db, o.batch_id)
         return o.batch_id, True
 
@@ -91,6 +100,15 @@ class Store(StoreReader):
     async def _tell(self, db: Writing, step: Step) -> None:
         """Tell others what the step changes."""
 
+    async def set_webhook(self, row: WebhookRow) -> None:
+        """Write how far a webhook is."""
+        async with self._db.writing() as db:
+            await db.execute(
+                "UPDATE webhooks SET delivered = ?, attempt = ?, next_at = ?, failing_since = ?, last_error = ?, "
+                "state = ? WHERE batch_id = ?",
+                (row.delivered, row.attempt, row.next_at, row.failing_since, row.last_error, row.state, row.batch_id),
+            )
+
     async def purge(self, finished_before: float) -> int:
         """Delete batches finished before then whose sessions are all stopped; how many."""
         old = (
@@ -98,7 +116,7 @@ class Store(StoreReader):
             "AND batch_id NOT IN (SELECT batch_id FROM stops)"
         )  # fmt: skip
         async with self._db.writing() as db:
-            for table in ("groups", "rollouts", "results"):
+            for table in ("groups", "rollouts", "results", "webhooks"):
                 await db.execute(f"DELETE FROM {table} WHERE batch_id IN ({old})", (finished_before,))
             return await db.execute(f"DELETE FROM batches WHERE batch_id IN ({old})", (finished_before,))
 

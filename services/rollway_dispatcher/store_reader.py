@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Literal
 
 from rollway_dispatcher import schema
 from rollway_dispatcher.database import Database
 from rollway_dispatcher.order import Order, room_of
 from rollway_dispatcher.rollout import Rollout
-from rollway_wire.batch import BatchState, BatchStatus, RolloutState, RolloutView, SessionView
+from rollway_wire.batch import BatchState, BatchStatus, RolloutState, RolloutView, SessionView, Webhook, WebhookStatus
 from rollway_wire.failures import Failure
 from rollway_wire.problems import NotFound, Unprocessable
 
@@ -23,6 +24,22 @@ class StoredResult:
     """`RolloutResult` as JSON."""
     trajectory: bytes | None
     """Packed tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRow:
+    """How far a batch's webhook is."""
+
+    batch_id: str
+    webhook: Webhook
+    delivered: int
+    """Results told: the cursor."""
+    attempt: int
+    """Failed tries of the next call."""
+    next_at: float
+    failing_since: float | None
+    last_error: str | None
+    state: Literal["open", "done", "given_up"]
 
 
 class StoreReader:
@@ -61,7 +78,28 @@ class StoreReader:
             counts=await self._counts(batch_id),
             failures={str(kind): n for kind, n in failures},
             contract_error=row[4],
+            webhook=await self._webhook_status(batch_id),
         )
+
+    async def _webhook_status(self, batch_id: str) -> WebhookStatus | None:
+        row = await self.webhook(batch_id)
+        if row is None:
+            return None
+        return WebhookStatus(state=row.state, delivered=row.delivered, attempt=row.attempt, last_error=row.last_error)
+
+    async def webhook(self, batch_id: str) -> WebhookRow | None:
+        """None: it has none."""
+        row = await self._db.one(
+            "SELECT document, delivered, attempt, next_at, failing_since, last_error, state FROM webhooks "
+            "WHERE batch_id = ?",
+            (batch_id,),
+        )
+        return None if row is None else WebhookRow(batch_id, Webhook.model_validate_json(row[0]), *row[1:])
+
+    async def open_webhooks(self) -> list[str]:
+        """Batches whose webhook has something to tell, or may have."""
+        rows = await self._db.every("SELECT batch_id FROM webhooks WHERE state = 'open'")
+        return [str(row[0]) for row in rows]
 
     async def batch_ids(self, limit: int, before: int | None = None) -> list[tuple[int, str]]:
         """(place in the order of arrival, batch id), newest first, of those that arrived before place ``before``."""

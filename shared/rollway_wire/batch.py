@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -156,6 +157,36 @@ class Policy(_Frozen):
 HEDGE_FACTOR = 1.5
 
 
+class Webhook(_Frozen):
+    """An address that is told when something has finished: a POST, repeated until it is answered 2xx, signed as
+    Standard Webhooks has it. 410 ends it. An event may come twice, with the same ``webhook-id``; a batch's come in
+    order."""
+
+    url: str = Field(max_length=2000)
+    events: list[Literal["batch.finished", "rollout.finished"]] = Field(default=["batch.finished"], min_length=1)
+    """``rollout.finished``: each result, without its tokens."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, v: str) -> str:
+        parts = urlsplit(v)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+            raise ValueError("must be an http:// or https:// URL with a host and without a user")
+        _ = parts.port  # raises ValueError for one that is none
+        return v
+
+
+class WebhookStatus(_Frozen):
+    """How far a batch's webhook is."""
+
+    state: Literal["open", "done", "given_up"]
+    delivered: int
+    """Results told."""
+    attempt: int
+    """Failed tries of the next call."""
+    last_error: str | None
+
+
 class BatchRequest(_Frozen):
     """POST /v1/batches. Send an ``Idempotency-Key`` header: the same key and body give the same batch back."""
 
@@ -177,6 +208,7 @@ class BatchRequest(_Frozen):
     """A result without usable ``rewards`` is a contract error; False for evaluation that scores elsewhere."""
     s3_bucket: str | None = None
     """None: the dispatcher's own."""
+    webhook: Webhook | None = None
 
     @field_validator("experiment_id")
     @classmethod
@@ -226,6 +258,8 @@ class BatchStatus(_Frozen):
     """Failed rollouts by failure type."""
     contract_error: str | None = None
     """Why the batch was failed as a whole."""
+    webhook: WebhookStatus | None = None
+    """None: it has none."""
 
 
 class RolloutView(_Frozen):

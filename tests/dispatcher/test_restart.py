@@ -23,7 +23,7 @@ Make = Callable[..., dict[str, Any]]
 
 
 def environment(settings: DispatcherSettings, port: int) -> dict[str, str]:
-    given = settings.model_dump(exclude_none=True, exclude={"port", "host", "log_level", "log_json"})
+    given = settings.model_dump(exclude_none=True, exclude={"port", "host", "log_level", "log_json", "webhook_hosts"})
     given = {k: v.get_secret_value() if isinstance(v, SecretStr) else v for k, v in given.items()}
     return {f"ROLLWAY_DISPATCHER_{k.upper()}": str(v) for k, v in given.items()} | {
         "ROLLWAY_DISPATCHER_PORT": str(port)

@@ -144,6 +144,8 @@ MODELS: dict[str, BaseModel] = {
         rollout_id="b1/g1/3", batch_id="b1", group_id="g1", index=3, state=batch.RolloutState.FAILED, attempt=2,
         session_id=SESSION, failure=FAILURE,
     ),
+    "webhook": batch.Webhook(url="https://hooks.example.com/x", events=["rollout.finished", "batch.finished"]),
+    "webhook_status": batch.WebhookStatus(state="open", delivered=3, attempt=1, last_error="answered 500"),
     "failure_reason": batch.FailureReason(
         type=failures.FailureType.AGENT_ERROR, message="division by zero", rollouts=3, group_ids=["g1", "g2"]
     ),
