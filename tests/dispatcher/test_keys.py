@@ -8,7 +8,7 @@ from contextlib import closing
 
 import httpx
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_driver.client import AsyncDispatcherClient
@@ -17,6 +17,7 @@ from rollway_wire.ids import new_session_id
 from tests.dispatcher.harness import serving
 
 KEY = "the callers' key of some length"
+OLD = "the key that is being replaced"
 CALLS = [
     ("GET", "/v1/batches"), ("POST", "/v1/batches"), ("GET", "/v1/batches/x"), ("GET", "/v1/batches/x/results"),
     ("POST", "/v1/batches/x/cancel"), ("GET", "/openapi.json"), ("GET", "/docs"),
@@ -57,6 +58,24 @@ async def test_without_its_key_nothing_is_told_and_nothing_taken(
         monkeypatch.setenv("ROLLWAY_DISPATCHER_API_KEY", f"{KEY},another")
         async with AsyncDispatcherClient(str(api.http.base_url)) as client:
             assert await client.batches() == []
+
+
+async def test_every_route_asks_for_the_key_before_anything_else_and_says_so_in_its_description(
+    settings: DispatcherSettings,
+) -> None:
+    async with serving(settings.model_copy(update={"api_key": SecretStr(f"{KEY},{OLD}")})) as api:
+        spec = (await api.http.get("/openapi.json", headers={"authorization": f"Bearer {OLD}"})).json()
+        assert spec["components"]["securitySchemes"]["apiKey"]["scheme"] == "bearer"
+        for path, operations in spec["paths"].items():
+            for method, operation in operations.items():
+                where = path.format(batch_id="b", group_id="g", index=0)
+                answer = await api.http.request(method, where, content=b"{")
+                locked = path not in ("/health", "/v1/reports")
+                assert (operation.get("security") == [{"apiKey": []}]) == locked
+                assert (answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer") == locked
+                assert not locked or "401" in operation["responses"]
+        for wrong in ("Bearer", "Bearer wrong", f"Basic {KEY}", f"Bearer {KEY}x", f"Bearer {KEY},{OLD}"):
+            assert (await api.http.get("/v1/batches", headers={"authorization": wrong})).status_code == 401
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "dispatcher"])

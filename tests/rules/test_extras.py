@@ -28,7 +28,13 @@ PACKAGES = {
     "dispatcher": ("rollway_dispatcher",),
     "emulator": ("rollway_emulator",),
     "client": ("rollway_driver.client",),
-    "local": ("rollway_local.cli", "rollway_local.up", "rollway_local.s3_server", "rollway_local.leash"),
+    "local": (
+        "rollway_local.cli",
+        "rollway_local.up",
+        "rollway_local.s3_server",
+        "rollway_local.leash",
+        "rollway_driver.evaluation",
+    ),
 }
 # Imports every module of the packages named, so that a dependency that the extra forgot is missed here.
 PROBE = """
