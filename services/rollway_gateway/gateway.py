@@ -246,7 +246,8 @@ async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     async with open_upstream(settings) as client, open_keeping(settings, lambda: pools_tree(pools)) as keeping:
         gateway = Gateway(settings, client, keeping, pools)
         for url in settings.workers:
-            gateway.ensure_pool(DEFAULT_POOL).put_worker(WorkerSpec(url=url))
+            spec = WorkerSpec(url=url, routed_experts=settings.routed_experts)
+            gateway.ensure_pool(DEFAULT_POOL).put_worker(spec)
         if keeping.journal is not None:
             keeping.journal.start()
         await gateway.meet_again()

@@ -67,6 +67,8 @@ class GatewaySettings(ServiceSettings):
     everything sampled stays."""
     tokenizer: str | None = None
     """Folder of tokenizer and chat template for workers registered without one; None: the folder the worker names."""
+    routed_experts: bool = False
+    """The workers given here were started to return routed experts, and they are kept (`WorkerSpec.routed_experts`)."""
     probe_timeout_s: float = Field(default=120, gt=0)
     """Proving a template and asking a worker what it can do, together."""
     max_body_mib: float = Field(default=64, gt=0)

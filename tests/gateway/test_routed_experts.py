@@ -128,6 +128,12 @@ async def test_a_mirrored_session_keeps_each_row_once(engine: ScriptedEngine) ->
     assert rows_stored(made) == len(made.sequences[0].token_ids) - 1
 
 
+async def test_workers_given_at_the_start_are_as_the_setting_says(engine: ScriptedEngine) -> None:
+    async with running_gateway(workers=(engine.url,), routed_experts=True) as gateway:
+        (pool,) = (await gateway.http.get("/v1/pools")).json()
+    assert [w["routed_experts"] for w in pool["workers"]] == [True]
+
+
 async def test_branches_share_the_rows_of_their_common_prefix(gateway: RunningGateway, engine: ScriptedEngine) -> None:
     assert engine.router is not None
     engine.script(Reply("a long answer that is shared"), Reply("left"), Reply("right"))
