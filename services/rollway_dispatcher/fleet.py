@@ -134,10 +134,8 @@ async def running_fleet(fleet: Fleet) -> AsyncIterator[Fleet]:
         except Exception:
             log.exception("fleet_broke", task=name)
 
-    tasks = [
-        asyncio.create_task(told(work, name), name=name)
-        for name, work in (("leases", fleet.keep()), ("reports", fleet.send_reports()), ("listen", fleet.listen()))
-    ]
+    works = {"leases": fleet.keep(), "reports": fleet.send_reports(), "listen": fleet.listen()}
+    tasks = [asyncio.create_task(told(work, name), name=name) for name, work in works.items()]
     try:
         yield fleet
     finally:
