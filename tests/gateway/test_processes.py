@@ -17,7 +17,7 @@ import pytest
 
 from rollway_gateway.processes import merged
 from rollway_local.listening import listening_url
-from rollway_wire.gateway import PoolState, WorkerState
+from rollway_wire.gateway import PoolState, WorkerLedger, WorkerState
 from rollway_wire.placement import home_of
 from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import Reply, ScriptedEngine
@@ -126,6 +126,8 @@ async def test_a_pools_gate_is_one_for_all_and_a_fence_waits_for_all(two: Two) -
             refused = await http.post(ticket["base_url"] + "/chat/completions", json={"messages": HI})
             assert refused.status_code == 503
     worker_id = state["workers"][0]["worker_id"]
+    assert (await two.admin.get("/v1/pools/default/load")).status_code == 200
+    assert (await two.admin.get("/v1/pools/none/load")).status_code == 404
     again = await two.admin.post("/v1/pools/default/workers", json={"url": two.engine.url})
     assert again.json()["worker_id"] == worker_id
     assert (await two.admin.delete(f"/v1/pools/default/workers/{worker_id}")).status_code == 204
@@ -186,12 +188,16 @@ def test_several_answers_are_one() -> None:
         worker = WorkerState(
             worker_id="w", url="http://x", api_path="/v1", model_name="m", weight=1, healthy=healthy, active_requests=2,
             detail=None if healthy else "no", mode="exact",
+            ledger=WorkerLedger(since=version, captured=7, engine=14, difference=7, closes=False, foreign=7),
         )  # fmt: skip
         return PoolState(pool="p", gate=gate, policy_version=version, in_flight=1, sessions=3, workers=[worker], held=4)
 
     made = merged.pool([state("open", 1, True), state("paused", 2, False)])
     assert (made.gate, made.policy_version, made.in_flight, made.sessions, made.held) == ("paused", None, 2, 6, 8)
     assert [(w.healthy, w.detail, w.active_requests) for w in made.workers] == [(False, "no", 4)]
+    ledger = made.workers[0].ledger
+    assert ledger is not None
+    assert (ledger.since, ledger.captured, ledger.engine, ledger.closes) == (2, 14, None, None)
     assert merged.pools([[state("open", 1, True)], []])[0].policy_version == 1
 
 

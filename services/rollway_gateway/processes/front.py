@@ -215,6 +215,12 @@ def _pools(app: FastAPI, processes: Processes) -> None:
     async def pool(pool: str, request: Request) -> Response:
         return _one(await processes.all(request, b""), _merged_pool)
 
+    @app.get("/v1/pools/{pool}/load")
+    async def load(pool: str, request: Request) -> Response:
+        # All ask the same engines; what a process that is starting cannot say, another can.
+        answers = await processes.all(request, b"")
+        return next((a for a in answers if a.ok), answers[0]).response()
+
     @app.post("/v1/pools/{pool}/{gate}")
     async def told(pool: str, gate: str, request: Request) -> Response:
         body = await request.body()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rollway_wire.gateway import PoolState, WorkerState
+from rollway_wire.gateway import PoolState, WorkerLedger, WorkerState
 
 _LEAST_OPEN = ("fenced", "paused", "open")
 
@@ -12,7 +12,17 @@ _LEAST_OPEN = ("fenced", "paused", "open")
 def worker(states: Sequence[WorkerState]) -> WorkerState:
     """Healthy where it is everywhere, exact where it is everywhere; its calls are those of all."""
     weakest = next((s for s in states if not s.healthy), next((s for s in states if s.mode != "exact"), states[0]))
-    return weakest.model_copy(update={"active_requests": sum(s.active_requests for s in states)})
+    active = sum(s.active_requests for s in states)
+    return weakest.model_copy(update={"active_requests": active, "ledger": _ledger([s.ledger for s in states])})
+
+
+def _ledger(ledgers: Sequence[WorkerLedger | None]) -> WorkerLedger | None:
+    """What all captured. An engine counts for all of them at once, so no one process's comparison says anything."""
+    known = [ledger for ledger in ledgers if ledger is not None]
+    if len(known) < len(ledgers):
+        return None
+    since, captured = max(k.since for k in known), sum(k.captured for k in known)
+    return WorkerLedger(since=since, captured=captured, engine=None, difference=None, closes=None, uncertain=None)
 
 
 def pool(states: Sequence[PoolState]) -> PoolState:
