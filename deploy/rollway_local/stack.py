@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -218,5 +219,8 @@ def claimed(options: StackOptions) -> Iterator[None]:
     with (options.folder / "up.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for stale in (options.state_file, *options.folder.glob("dispatcher.sqlite3*")):
-            stale.unlink(missing_ok=True)
+            if stale.is_dir():
+                shutil.rmtree(stale)  # the logs of agents that were local processes
+            else:
+                stale.unlink(missing_ok=True)
         yield

@@ -116,6 +116,8 @@ def test_one_folder_holds_one_stack_and_after_a_kill_a_fresh_one(stack: RunningS
     stack.status()
     nothing_left(stack)
     (stack.folder / "dispatcher.sqlite3").write_text("what an earlier run left")
+    (stack.folder / "dispatcher.sqlite3.agents").mkdir()
+    (stack.folder / "dispatcher.sqlite3.agents" / "session.log").touch()
     stack.state_file.unlink()
     told = stack.start()
     assert told["pids"]["up"] != first["pids"]["up"]
