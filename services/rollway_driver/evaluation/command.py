@@ -109,7 +109,8 @@ def evaluate(chosen: argparse.Namespace, given: list[str], console: Console) -> 
             with _services(chosen, journal) as services:
                 if plan.missing(journal):
                     register_model(plan, services)
-                with Screen(console, f"{chosen.data.name} · {chosen.agent}", journal.samples, plan.total, ks):
+                title = f"{chosen.data.name} · {chosen.agent.rpartition('/')[2]}"
+                with Screen(console, title, journal.samples, plan.total, ks):
                     run(plan, services, journal)
         except KeyboardInterrupt:
             _say_how_to_go_on(console, given, journal, plan)
