@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -23,7 +24,6 @@ FORBIDDEN = {
     "an index option": r"extra-index-url|trusted-host|find-links (?!/wheels)",
     "something left for later": r"\b(TODO|FIXME|XXX|HACK)\b",
     "a skipped test": r"mark\.(skip|xfail)|pytest\.(skip|xfail|importorskip)\(",
-    "a task without owner": r"^\s*asyncio\.(create_task|ensure_future)\(",
 }
 THIS = "tests/rules/test_layout.py"
 """Holds what it looks for."""
@@ -42,6 +42,19 @@ def test_no_tracked_file_holds(what: str) -> None:
         for name, text in texts()
         if name != THIS
         for hit in pattern.finditer(text)
+    ]
+    assert found == []
+
+
+def test_every_task_has_an_owner() -> None:
+    """One that nothing refers to may be collected while it runs, and its error is seen by nobody."""
+    made = ("asyncio.create_task", "asyncio.ensure_future")
+    found = [
+        f"{name}:{node.lineno}"
+        for name, text in texts()
+        if name.endswith(".py")
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in made
     ]
     assert found == []
 
