@@ -25,6 +25,7 @@ from rollway_gateway.attempts import Attempts
 from rollway_gateway.capture.ask import Ask
 from rollway_gateway.delivery import client_left
 from rollway_gateway.engine_answer import EngineAnswer
+from rollway_gateway.exact.asking import Asking
 from rollway_gateway.exact.lane import Lane
 from rollway_gateway.journal.answers import keep_messages, kept_answer
 from rollway_gateway.journal.journal import Journal
@@ -61,7 +62,13 @@ class ModelCall:
         self._started_at = started_at
         self._answer = EngineAnswer(ask, self, keeps_message=session.keeps_messages)
         self._lane = Lane(
-            ask, session.fidelity, len(raw), budget=session.budget, routing=session.routing, count=self._prompt_length
+            ask,
+            session.fidelity,
+            len(raw),
+            budget=session.budget,
+            routing=session.routing,
+            count=self._prompt_length,
+            asking=Asking(client),
         )
         self._attempts = Attempts(
             self, ask=ask, session=session, pool=pool, client=client, lane=self._lane, answer=self._answer,

@@ -24,9 +24,11 @@ from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.capture.message import StreamedMessage
 from rollway_gateway.capture.sse import EventTooLarge, SseBlocks
 from rollway_gateway.capture.stream import StreamFilter
+from rollway_gateway.exact.as_stream import as_stream
+from rollway_gateway.exact.asking import Unsaid
 from rollway_gateway.exact.lane import Lane, Way
 from rollway_gateway.openai_errors import AgentError
-from rollway_gateway.replies import headers_back, send_whole
+from rollway_gateway.replies import STREAMS, headers_back, send_whole
 from rollway_gateway.upstream import WorkerLost
 from rollway_gateway.worker import Worker
 
@@ -110,7 +112,7 @@ class EngineAnswer:
             return await self._pass_on(response)
         if response.content_type == "text/event-stream":
             return await self._stream(worker, way, response)
-        return await self._whole(way, response)
+        return await self._whole(worker, way, response)
 
     async def _pass_on(self, response: aiohttp.ClientResponse) -> Outcome:
         """The engine refused: its answer goes to the agent unchanged, and nothing was sampled."""
@@ -119,7 +121,7 @@ class EngineAnswer:
         await send_whole(self._call.send, response.status, headers_back(response), body)
         return "answered"
 
-    async def _whole(self, way: Way, response: aiohttp.ClientResponse) -> Outcome:
+    async def _whole(self, worker: Worker, way: Way, response: aiohttp.ClientResponse) -> Outcome:
         body = await response.read()
         self.first_at = time.time()
         try:
@@ -128,9 +130,13 @@ class EngineAnswer:
                 raise TypeError("not an object")
             if way.as_chat is not None:
                 payload = way.as_chat.whole(payload)
+            if way.read is not None:
+                payload = await way.read(payload)
+                if self._ask.stream:
+                    return await self._told_as_stream(worker, response, payload)
             if self.answers is not None:
                 self.answers.take_whole(payload)
-        except UNKNOWN_FORM as e:  # orjson.JSONDecodeError is a ValueError
+        except (*UNKNOWN_FORM, Unsaid) as e:  # orjson.JSONDecodeError is a ValueError
             self._call.settle(f"the engine's answer is not readable: {type(e).__name__}: {e}", sampled=True)
             raise AgentError(502, "the worker's answer is not readable") from e
         take_answer(payload, self._ask, self.evidence)
@@ -143,6 +149,19 @@ class EngineAnswer:
         await send_whole(self._call.send, 200, headers_back(response), shown)
         return "answered"
 
+    async def _told_as_stream(
+        self, worker: Worker, response: aiohttp.ClientResponse, payload: dict[str, Any]
+    ) -> Outcome:
+        """An answer that only comes whole, for an agent that asked for a stream."""
+        self._message = StreamedMessage() if self._keeps_message else None
+        events = StreamFilter(self._ask, self.evidence, worker.fingerprint, answers=self.answers)
+        running = bool((self._ask.body.get("stream_options") or {}).get("continuous_usage_stats"))
+        shown = events.blocks(as_stream(payload, running=running))
+        if self.evidence.aborted:
+            return "cut"
+        await self._show(headers_back(response, STREAMS), events, shown)
+        return "answered"
+
     async def _stream(self, worker: Worker, way: Way, response: aiohttp.ClientResponse) -> Outcome:
         """Events go on as they come. The end waits for the record: what the agent has in full is never lost."""
         events = self._events
@@ -152,7 +171,7 @@ class EngineAnswer:
                 self._ask, self.evidence, worker.fingerprint, translator=way.as_chat, answers=self.answers
             )
         elif way.as_chat is not None and (rest := events.go_on(way.as_chat)):
-            await self._show(response, events, rest)
+            await self._show(headers_back(response), events, rest)
         blocks = SseBlocks()
         async for data in response.content.iter_any():
             worker.bytes_at = time.monotonic()
@@ -162,7 +181,7 @@ class EngineAnswer:
                 raise AgentError(502, f"the worker's stream is not readable: {e}") from e
             if self.first_at is None and self.evidence.choices:
                 self.first_at = time.time()
-            await self._show(response, events, shown)
+            await self._show(headers_back(response), events, shown)
             if self.evidence.aborted:
                 return "cut"
             if events.done:
@@ -170,7 +189,7 @@ class EngineAnswer:
                 return "answered"
         raise WorkerLost("the stream ended without [DONE]")
 
-    async def _show(self, response: aiohttp.ClientResponse, events: StreamFilter, shown: bytes) -> None:
+    async def _show(self, headers: list[tuple[bytes, bytes]], events: StreamFilter, shown: bytes) -> None:
         """Send events on, the last ones after the record."""
         if self._message is not None:
             self._message.feed(shown)
@@ -183,7 +202,7 @@ class EngineAnswer:
             return
         if not self.began:
             self.began = True
-            await self._call.send({"type": "http.response.start", "status": 200, "headers": headers_back(response)})
+            await self._call.send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._call.send({"type": "http.response.body", "body": shown, "more_body": not events.done})
 
     def resume(self, lane: Lane) -> bool:

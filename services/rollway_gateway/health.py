@@ -29,17 +29,21 @@ class HealthWatch:
         self._prober = Prober(client, settings)
         self._settings = settings
         self._workers = workers
+        self._checking: set[Worker] = set()
 
     async def run(self) -> None:
         while True:
             async with asyncio.TaskGroup() as group:
                 for worker in self._workers():
+                    if worker in self._checking:  # just registered: to find out what it can do takes a while
+                        continue
                     group.create_task(self.check(worker))
             await asyncio.sleep(self._settings.health_interval_s)
 
     async def check(self, worker: Worker) -> None:
         """One check: GET /health; for a worker that was not healthy its models too, and what it can do."""
         was = worker.healthy
+        self._checking.add(worker)
         try:
             async with asyncio.timeout(self._settings.health_timeout_s):
                 await self._ask(worker)
@@ -59,6 +63,8 @@ class HealthWatch:
                 limit=self._settings.health_failures,
                 alive_window_s=self._settings.alive_window_s,
             )
+        finally:
+            self._checking.discard(worker)
         if worker.healthy != was:
             log.info("worker_health", worker=worker.worker_id, healthy=worker.healthy, detail=worker.detail)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import aiohttp
 from starlette.types import Send
 
@@ -11,8 +13,19 @@ _BACK = ("content-type", "retry-after", "x-request-id")
 """Headers of the worker's answer that the agent gets."""
 
 
-def headers_back(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), response.headers[name].encode()) for name in _BACK if name in response.headers]
+STREAMS = {"content-type": "text/event-stream; charset=utf-8"}
+"""What says that an answer streams."""
+
+
+def headers_back(
+    response: aiohttp.ClientResponse, instead: Mapping[str, str] | None = None
+) -> list[tuple[bytes, bytes]]:
+    """
+    Args:
+        instead: take the place of the worker's own.
+    """
+    own = {name: response.headers[name] for name in _BACK if name in response.headers}
+    return [(name.encode(), value.encode()) for name, value in {**own, **(instead or {})}.items()]
 
 
 async def send_whole(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from rollway_gateway.capture.stream import Fingerprint
@@ -40,6 +41,10 @@ class Worker:
     standing: Standing = UNKNOWN
     agreements: int = 0
     """Chat calls whose prompt was, id by id, what its template renders here."""
+    readings: int = 0
+    """Chat answers that were read here too."""
+    grammars: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    """What its chat route samples tool calls with, by what was asked (`exact.asking`)."""
     healthy: bool = False
     detail: str | None = "not checked yet"
     failures: int = 0
@@ -78,7 +83,8 @@ class Worker:
     def check_passed(self) -> None:
         if not self.healthy:
             self.fingerprint.forget()  # it may have been restarted with another configuration
-            self.agreements = 0
+            self.agreements = self.readings = 0
+            self.grammars.clear()
         self.healthy, self.failures, self.detail = True, 0, None
 
     def answered(self) -> None:
@@ -97,6 +103,6 @@ class Worker:
         return WorkerState(
             worker_id=self.worker_id, url=self.url, api_path=self.api_path, model_name=self.model, weight=self.weight,
             healthy=self.healthy, active_requests=self.active, detail=self.detail, mode=self.standing.mode,
-            mode_reason=self.standing.why, routed_experts=self.routed_experts,
+            mode_reason=self.standing.said, routed_experts=self.routed_experts,
             ledger=None if self.account is None else self.account.state(),
         )  # fmt: skip

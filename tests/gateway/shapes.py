@@ -26,76 +26,95 @@ def events_of(text: str) -> list[Any]:
 
 
 def merged(events: list[Any]) -> list[str]:
-    """Events by choice, runs of mere text joined: how many tokens a chunk carries depends on the engine's load.
+    """A stream by choice, with all that its deltas say joined: how an engine cuts its chunks depends on its load.
 
-    Each comes as JSON text, so that the order of keys is compared too.
+    Of each choice: its opening, what was said of each kind, the order of the kinds, ids and log-probs, its end, and
+    which keys its events have in which order. Then what belongs to no choice. Each as JSON text, so that the order of
+    keys is compared too.
     """
-    streams: dict[int, list[dict[str, Any]]] = {}
+    streams: dict[int, _Joined] = {}
     rest: list[Any] = []
     for event in events:
         if not isinstance(event, dict) or not event.get("choices"):
             rest.append(event)
             continue
         (choice,) = event["choices"]
-        if choice.get("delta") == {"content": None} and choice["finish_reason"] is None:
-            continue  # what is left of tool calls the agent did not want; as many as the engine sent pieces
-        run = streams.setdefault(choice["index"], [])
-        if not (run and _joined(run[-1], event)):
-            run.append(event)
-    for run in streams.values():
-        _check_running_usage(run)
-    return [json.dumps(e) for _, run in sorted(streams.items()) for e in run] + [json.dumps(e) for e in rest]
+        streams.setdefault(choice["index"], _Joined()).take(event, choice)
+    return [json.dumps(s.shown()) for _, s in sorted(streams.items())] + [json.dumps(e) for e in rest]
 
 
-def _check_running_usage(run: list[dict[str, Any]]) -> None:
-    """Blank the counts that depend on where the engine cut its chunks, once they are seen to add up and never to fall.
-
-    Those of a choice's last event and of the usage event stay as they are.
-    """
-    counted = [e for e in run if e.get("usage")]
-    counts = [e["usage"]["completion_tokens"] for e in counted]
-    assert counts == sorted(counts), f"running usage falls: {counts}"
-    for event, count in zip(counted, counts, strict=True):
-        usage = event["usage"]
-        assert usage["total_tokens"] == usage["prompt_tokens"] + count, usage
-        if event["choices"][0]["finish_reason"] is None and count:
-            event["usage"] = usage | {"completion_tokens": "some", "total_tokens": "some"}
+_SAID = ("role", "content", "reasoning", "tool_calls")
+"""The keys of a delta, in order."""
 
 
-def _joined(before: dict[str, Any], event: dict[str, Any]) -> bool:
-    """Move what ``event`` carries to ``before`` where both only carry text, or arguments of one tool call; True when
-    nothing of it is left. A choice's last event keeps its place without its text. Running usage is the later one's.
-    """
-    a, b = before["choices"][0], event["choices"][0]
-    x, y = (a, b) if "text" in b else (a["delta"], b["delta"])
-    if a["finish_reason"] is not None or not _moved(x, y, "text" if "text" in b else "content"):
-        return False
-    for name in ("token_ids", "prompt_token_ids"):
-        if b.get(name) is not None:
-            a[name] = (a.get(name) or []) + b.pop(name)
-    if b.get("logprobs"):
-        a["logprobs"] = a["logprobs"] or {k: [] for k in b["logprobs"]}
-        for name, values in b.pop("logprobs").items():
-            a["logprobs"][name] = a["logprobs"][name] + values
-    if "usage" in event:
-        before["usage"] = event["usage"]
-    return b["finish_reason"] is None
+class _Joined:
+    """One choice of a stream."""
 
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.calls: dict[int, dict[str, Any]] = {}
+        self.order: list[str] = []
+        self.lists: dict[str, list[Any]] = {}
+        self.keys: set[tuple[str, ...]] = set()
+        self.opening: Any = None
+        self.end: Any = None
+        self.usage: dict[str, Any] | None = None
 
-def _moved(x: dict[str, Any], y: dict[str, Any], key: str) -> bool:
-    """Append the text of ``y`` to that of ``x``, or its tool call's arguments; False when it carries anything else."""
-    mere = {key, "reasoning"}  # a hidden reasoning is null beside the text
-    texts = not (set(x) | set(y)) - mere and not x.get("reasoning") and not y.get("reasoning")
-    if x.get(key) is not None and (key == "text" or texts):
-        if key == "content":
-            y.pop("reasoning", None)
-        x[key] += y.pop(key, None) or ""
-        return True
-    calls, more = x.get("tool_calls"), y.get("tool_calls")
-    same = calls and more and len(calls) == len(more) == 1 and set(more[0]) == {"index", "function"}
-    if not same or calls[0]["index"] != more[0]["index"] or set(more[0]["function"]) != {"arguments"}:
-        return False
-    if "arguments" not in calls[0]["function"]:
-        return False
-    calls[0]["function"]["arguments"] += y.pop("tool_calls")[0]["function"]["arguments"]
-    return True
+    def take(self, event: dict[str, Any], choice: dict[str, Any]) -> None:
+        assert self.end is None, f"a choice goes on after its end: {event}"
+        delta = choice["delta"] if "delta" in choice else {"text": choice["text"]}
+        if "role" in delta:
+            assert self.opening is None, f"a second opening: {event}"
+            self.opening = event
+        self.keys.add(tuple(k for k in event if k not in ("usage", "system_fingerprint")))
+        self.keys.add(tuple(k for k in choice if k != "stop_reason"))
+        self._say(delta)
+        self._list(choice)
+        self._count(event)
+        if choice["finish_reason"] is not None:
+            last = {k: v for k, v in choice.items() if k not in ("delta", "text", "logprobs", "token_ids")}
+            self.end = {**event, "choices": [last]}
+
+    def _say(self, delta: dict[str, Any]) -> None:
+        if "text" not in delta:
+            assert list(delta) == [k for k in _SAID if k in delta], f"a delta's keys out of order: {delta}"
+        for name in ("reasoning", "content", "text"):
+            if delta.get(name):
+                self._kind(name)
+                self.texts[name] = self.texts.get(name, "") + delta[name]
+        for call in delta.get("tool_calls") or ():
+            self._kind(f"call {call['index']}")
+            found = self.calls.setdefault(call["index"], {"function": {}})
+            for name, value in call["function"].items():
+                if value is not None:
+                    found["function"][name] = found["function"].get(name, "") + value
+            found.update({k: v for k, v in call.items() if k not in ("function", "index")})
+
+    def _kind(self, kind: str) -> None:
+        if self.order[-1:] != [kind]:
+            self.order.append(kind)
+
+    def _list(self, choice: dict[str, Any]) -> None:
+        for name in ("token_ids", "prompt_token_ids"):
+            if choice.get(name) is not None:
+                self.lists.setdefault(name, []).extend(choice[name])
+        for name, values in (choice.get("logprobs") or {}).items():
+            self.lists.setdefault(f"logprobs.{name}", []).extend(values)
+
+    def _count(self, event: dict[str, Any]) -> None:
+        """Running usage depends on where chunks are cut: it must add up and never fall. The last is compared."""
+        usage = event.get("usage")
+        if usage is None:
+            return
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"], usage
+        if self.usage is not None:
+            assert self.usage["completion_tokens"] <= usage["completion_tokens"], f"running usage falls: {event}"
+            assert list(self.usage) == list(usage), f"running usage changes its form: {event}"
+        self.usage = usage
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "opening": self.opening, "order": self.order, "texts": self.texts,
+            "calls": [self.calls[i] for i in sorted(self.calls)], "lists": self.lists,
+            "keys": sorted(self.keys), "end": self.end,
+        }  # fmt: skip

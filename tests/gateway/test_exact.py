@@ -105,6 +105,8 @@ async def test_the_same_session_mirrored_breaks_apart(engine: ScriptedEngine) ->
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "log-probs": {"logprobs": True},
+    "top log-probs": {"logprobs": True, "top_logprobs": 2},
+    "log-probs by id": {"logprobs": True, "top_logprobs": 1, "return_tokens_as_token_ids": True},
     "token ids": {"return_token_ids": True},
     "two choices": {"n": 2},
     "no tools": {"tools": None},
@@ -288,10 +290,10 @@ async def test_calls_are_not_parsed_where_the_engine_has_no_parser(folder: Path)
         assert (said["finish_reason"], engine.requests[-1][0]) == ("stop", TEXT)
 
 
-async def test_a_worker_that_parses_reasoning_is_mirrored_from_its_first_such_answer(
+async def test_a_worker_that_reads_its_answers_otherwise_is_mirrored_from_the_first_that_shows_it(
     gateway: RunningGateway, engine: ScriptedEngine
 ) -> None:
-    """The text of an answer to ids would show the agent reasoning as content."""
+    """Here one whose reasoning has no marks: the text of an answer to ids would show the agent reasoning as content."""
     engine.script(Reply("so", reasoning="Hm."), Reply("so", reasoning="Hm."))
     ticket = await gateway.open()
     messages = await _agent(gateway, ticket, 2)
@@ -299,7 +301,7 @@ async def test_a_worker_that_parses_reasoning_is_mirrored_from_its_first_such_an
     assert [path for path, _ in engine.requests] == [CHAT, CHAT]
     made = await gateway.seal(ticket["session_id"])
     assert (made.mode, made.incomplete) == ("mirror", None)
-    assert "parses reasoning" in made.metadata["mode_reason"]
+    assert "reads reasoning or tool calls out of its answers otherwise" in made.metadata["mode_reason"]
     assert made.metadata["certificate"]["mode"] == "exact"
 
 

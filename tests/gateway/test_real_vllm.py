@@ -27,6 +27,8 @@ TOOLS = [
         },
     }
 ]
+SUM = {"type": "object", "properties": {"a": {"enum": [3, 4]}}, "required": ["a"], "additionalProperties": False}
+STRICT = [{"type": "function", "function": {"name": "add", "strict": True, "parameters": SUM}}]
 CALL = r'<tool_call>\n\{"name": "add", "arguments": \{"a":  3\}\}\n</tool_call>'
 """As a regular expression for the engine's grammar; the double space is lost when vLLM writes the arguments anew."""
 CHAT: dict[str, dict[str, Any]] = {
@@ -44,9 +46,13 @@ CHAT: dict[str, dict[str, Any]] = {
     },
     "a tool required": {"tools": TOOLS, "tool_choice": "required", "max_tokens": 60},
     "a tool named": {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "add"}}},
+    "a strict tool": {"tools": STRICT, "logit_bias": {"3": 100}, "max_tokens": 60},
+    "a strict tool, required": {"tools": STRICT, "tool_choice": "required", "max_tokens": 60},
+    "a form of JSON": {"response_format": {"type": "json_schema", "json_schema": {"name": "sum", "schema": SUM}}},
     "text as told": {"structured_outputs": {"choice": ["Sé, 4 – ok 👍"]}, "max_tokens": 60},
     "log-probs": {"logprobs": True},
     "top log-probs": {"logprobs": True, "top_logprobs": 3, "return_tokens_as_token_ids": True},
+    "top log-probs by text": {"logprobs": True, "top_logprobs": 5, "temperature": 1, "seed": 7},
     "null top log-probs": {"logprobs": True, "top_logprobs": None},
     "token ids": {"return_token_ids": True},
     "no reasoning": {"include_reasoning": False},

@@ -26,7 +26,7 @@ def exact() -> bool:
 
 @pytest.fixture
 async def engine(exact: bool, tmp_path: Path) -> AsyncIterator[ScriptedEngine]:
-    async with ScriptedEngine(folder=write_model(tmp_path / "model") if exact else None) as running:
+    async with ScriptedEngine(folder=write_model(tmp_path / "model") if exact else None, scale_out=exact) as running:
         yield running
 
 

@@ -30,6 +30,7 @@ def check(made: Trajectory, *, exact: bool) -> None:
     """Three whole turns whose prompts hold the tools' results, every sampled token trained once in one sequence."""
     assert [turn.incomplete for turn in made.turns] == [None] * TURNS
     assert (made.incomplete, made.mode) == (None, "exact" if exact else "mirror"), made.metadata
+    assert not exact or made.metadata["fidelity"] == {"turns": TURNS, "exact": TURNS}
     (sequence,) = made.sequences
     assert sequence.trained_tokens == made.ledger.sampled
     for turn, results in zip(made.turns[1:], (("3", "7"), ("10",)), strict=True):

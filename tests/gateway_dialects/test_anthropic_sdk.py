@@ -231,3 +231,22 @@ async def test_a_client_that_leaves_aborts_the_engines_call(
     (turn,) = (await gateway.settled(SESSION)).turns
     assert turn.incomplete is not None
     assert "disconnected" in turn.incomplete
+
+
+@pytest.mark.parametrize("exact", [False, True])
+async def test_a_stream_says_the_prompts_length_before_its_first_token(
+    anthropic_client: anthropic.AsyncAnthropic, gateway: RunningGateway, engine: ScriptedEngine, exact: bool
+) -> None:
+    """In exact mode too, where the second turn is prompted with ids."""
+    engine.script(Reply("one"), Reply("two"))
+    messages: list[Any] = [{"role": "user", "content": "a"}]
+    for said in ("one", "two"):
+        asked = {"model": "m", "max_tokens": 9, "messages": messages}
+        async with anthropic_client.messages.stream(**asked) as events:
+            first = await anext(aiter(events))
+            assert (await events.get_final_text()) == said
+        assert first.type == "message_start"
+        made = await gateway.settled(SESSION)
+        assert first.message.usage.input_tokens == len(made.turns[-1].prompt_token_ids)
+        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "b"}]
+    assert made.mode == ("exact" if exact else "mirror")

@@ -23,9 +23,6 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@agents.function_tool(
-    name_override="add", strict_mode=False
-)  # a strict tool is the engine's grammar's, so mirror mode's
 def add_numbers(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
@@ -77,16 +74,19 @@ async def test_langgraph(gateway: RunningGateway, engine: ScriptedEngine, kind: 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["chat", "responses", "responses by id"])
+@pytest.mark.parametrize("strict", [False, True])
 async def test_openai_agents(
-    gateway: RunningGateway, engine: ScriptedEngine, kind: str, stream: bool, exact: bool
+    gateway: RunningGateway, engine: ScriptedEngine, strict: bool, kind: str, stream: bool, exact: bool
 ) -> None:
+    """Its tools are strict by default: the engine's grammar is then asked for and sent with the ids."""
+    adding = agents.function_tool(add_numbers, name_override="add", strict_mode=strict)
     script(engine, exact=exact)
     ticket = await gateway.open()
     agents.set_tracing_disabled(True)
     async with gateway.openai(ticket) as client:
         chat = agents.OpenAIChatCompletionsModel("m", client)
         model = chat if kind == "chat" else agents.OpenAIResponsesModel("m", client)
-        agent = agents.Agent("adder", instructions="Add.", tools=[add_numbers], model=model)
+        agent = agents.Agent("adder", instructions="Add.", tools=[adding], model=model)
         options: dict[str, Any] = {"auto_previous_response_id": True} if kind == "responses by id" else {}
         if stream:
             run = agents.Runner.run_streamed(agent, QUESTION, **options)
@@ -98,3 +98,6 @@ async def test_openai_agents(
     assert str(run.last_response_id).startswith("resp_") is (kind != "chat")
     assert len(engine.requests) == TURNS
     check(await gateway.seal(ticket["session_id"]), exact=exact)
+    if exact:
+        told = ["structured_outputs" in body for _, body in engine.requests]
+        assert told == [False, strict, strict]

@@ -11,7 +11,8 @@ exactly.
         ... engine.url, engine.requests, engine.active, engine.cancelled ...
 
 With ``folder`` (`scripted_model.write_model`) it is a server that exact mode can be proven on: it names the folder,
-renders chats as the folder's template does, answers /tokenize, and keeps to a context length.
+renders chats as the folder's template does, answers /tokenize, and keeps to a context length. With ``thinks`` it
+samples and parses reasoning, for such a folder; with ``scale_out`` it has vLLM's /render and /derender.
 
 As a process, answering every call alike: ``python -m tests.kit.scripted_engine --port 0 --text hello`` prints its URL.
 
@@ -24,21 +25,24 @@ import argparse
 import asyncio
 import codecs
 import json
+import re
 import socket
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from tests.kit.scripted_model import BOS, EOS, FIRST_BYTE, template_text
+from tests.kit.scripted_model import BOS, CLOSE, EOS, FIRST_BYTE, FORMS, OPEN, template_text
 from tests.kit.scripted_router import ScriptedRouter
 
 PROMPT_FIELDS = ("prompt_token_ids", "prompt_text")
+_MARKS = {"<think>": OPEN, "</think>": CLOSE}
 
 
 @dataclass
@@ -91,20 +95,40 @@ def chat_ids(messages: list[dict[str, Any]]) -> list[int]:
     return [*ids, BOS, *text_ids("assistant\n")]
 
 
-def templated_ids(messages: list[dict[str, Any]]) -> list[int]:
+def marked_ids(text: str) -> list[int]:
+    """Of a model that reasons: the marks are tokens."""
+    parts = re.split("(</?think>)", text)
+    return [i for p in parts for i in ([_MARKS[p]] if p in _MARKS else text_ids(p))]
+
+
+def shown_text(ids: list[int]) -> str:
+    """Text of sampled ids, the end token left out."""
+    return b"".join(map(_bytes_of, ids)).decode(errors="replace")
+
+
+def _bytes_of(token_id: int) -> bytes:
+    if token_id >= FIRST_BYTE:
+        return bytes([token_id - FIRST_BYTE])
+    return next((mark.encode() for mark, i in _MARKS.items() if i == token_id), b"")
+
+
+def templated_ids(messages: list[dict[str, Any]], *, thinks: bool = False, calls: str = "hermes") -> list[int]:
     """As the folder's template renders them."""
     ids: list[int] = []
-    for role, text in template_text(messages):
-        ids += [BOS, *text_ids(f"{role}\n{text}"), EOS]
-    return [*ids, BOS, *text_ids("assistant\n")]
+    of = marked_ids if thinks else text_ids
+    for role, text in template_text(messages, calls, thinks=thinks):
+        ids += [BOS, *of(f"{role}\n{text}"), EOS]
+    return [*ids, BOS, *of("assistant\n<think>" if thinks else "assistant\n")]
 
 
 def _pairs(calls: Any) -> list[tuple[str, str]]:
     return [(c["function"]["name"], c["function"]["arguments"]) for c in calls or []]
 
 
-def _calls_text(calls: list[tuple[str, str]]) -> str:
-    return "".join(f'<tool_call>{{"name":"{n}","arguments":{a}}}</tool_call>' for n, a in calls)
+def _calls_text(calls: list[tuple[str, str]], form: str = "hermes") -> str:
+    """As sampled: without the spaces that the template writes."""
+    begin, between, end = (part.replace(": ", ":").replace(", ", ",") for part in FORMS[form])
+    return "".join(begin + n + between + a + end for n, a in calls)
 
 
 def _text_prompts(body: dict[str, Any]) -> list[list[int]]:
@@ -125,17 +149,28 @@ class _Choice:
     chat: bool
     body: dict[str, Any]
     router: ScriptedRouter | None = None
+    thinks: bool = False
+    """Reasoning is sampled up to its closing mark, and told of in usage."""
+    form: str = "hermes"
+    """How tool calls are sampled."""
 
     def __post_init__(self) -> None:
         r = self.reply
         self.text = r.text if self.index == 0 or not r.text else f"{r.text} #{self.index}"
         self.finish = r.finish_reason or ("tool_calls" if r.tool_calls else "stop")
-        whole = (r.reasoning or "") + self.text + _calls_text(r.tool_calls)
-        self.ids = text_ids(whole)
+        if isinstance(self.body.get("tool_choice"), dict) and self.finish == "tool_calls":
+            self.finish = "stop"  # as vLLM ends a call that was asked for by name
+        self.thought = marked_ids(f"{r.reasoning or ''}</think>") if self.thinks else text_ids(r.reasoning or "")
+        said = self.text + _calls_text(r.tool_calls, self.form)
+        whole = shown_text(self.thought) + said
+        self.ids = self.thought + text_ids(said)
         if not self.chat:  # nothing is parsed
             self.text, self.finish = whole, "stop" if self.finish == "tool_calls" else self.finish
         if self.finish in ("stop", "tool_calls"):
             self.ids.append(EOS)
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self.spelled = ["<eos>" if i == EOS else decode(_bytes_of(i)) for i in self.ids]
+        """Each token's text; a character is that of the token that completes it."""
         self.call_ids = [f"call_{uuid.uuid4().hex[:12]}" for _ in r.tool_calls]
 
     def logprob(self, k: int) -> float:
@@ -149,12 +184,15 @@ class _Choice:
         asked = self.body.get("logprobs") is not None if not self.chat else self.body.get("logprobs")
         if not asked or "logprobs" in self.reply.drop:
             return None
-        tokens = [bytes([i - FIRST_BYTE]).decode(errors="replace") if i >= FIRST_BYTE else "" for i in self.ids[lo:hi]]
-        values = [self.logprob(k) for k in range(lo, hi)]
+        ids, values = self.ids[lo:hi], [self.logprob(k) for k in range(lo, hi)]
+        texts = self.spelled[lo:hi]
+        by_id = self.body.get("return_tokens_as_token_ids")
+        tokens = [f"token_id:{i}" for i in ids] if by_id else texts
+        top = bool(self.body.get("top_logprobs") if self.chat else self.body["logprobs"])
         if self.chat:
             content = [
-                {"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []}
-                for t, v in zip(tokens, values, strict=True)
+                {"token": t, "logprob": v, "bytes": list(text.encode()), "top_logprobs": [_top(t, v)] if top else []}
+                for t, text, v in zip(tokens, texts, values, strict=True)
             ]
             return {"content": content}
         return {
@@ -194,16 +232,19 @@ class _Choice:
             return None
         return self.router.text(prompt, self.ids, self.body.get("routed_experts_prompt_start") or 0)
 
+    def _bytes(self, token_id: int) -> bytes:
+        return b"" if self.chat and token_id < FIRST_BYTE else _bytes_of(token_id)
+
     def deltas(self) -> Iterator[tuple[int, int, dict[str, Any], bool]]:
         """(first token, past the last, delta, is the last) per event. Tool calls come whole, on the last event."""
         size, step = len(self.ids), self.reply.tokens_per_event
-        reasoning = len((self.reply.reasoning or "").encode()) if self.chat else 0
-        plain = reasoning + len(self.text.encode())
+        reasoning = len(self.thought) if self.chat else 0
+        plain = reasoning + len(self.text.encode()) if self.chat else size
         decode = codecs.getincrementaldecoder("utf-8")().decode
         bounds = sorted({*range(step, size, step), *({reasoning} if reasoning else ()), size})
         lo = 0
         for hi in bounds:
-            text = decode(bytes(i - FIRST_BYTE for i in self.ids[lo : min(hi, plain)] if i >= FIRST_BYTE))
+            text = decode(b"".join(map(self._bytes, self.ids[lo : min(hi, plain)])))
             delta: dict[str, Any] = {"reasoning" if hi <= reasoning else "content": text} if text else {}
             if hi == size and self.chat and self.reply.tool_calls:
                 delta["tool_calls"] = [
@@ -219,13 +260,27 @@ class ScriptedEngine:
 
     def __init__(
         self, model: str = "scripted-model", fingerprint: str | None = "scripted-0", *, folder: Path | None = None,
-        context: int = 100_000,
+        context: int = 100_000, thinks: bool = False, calls: str = "hermes", scale_out: bool = False,
     ) -> None:  # fmt: skip
         self.model = model
         self.folder, self.context = folder, context
-        self.render: Callable[[list[dict[str, Any]]], list[int]] = chat_ids if folder is None else templated_ids
+        self.render: Callable[[list[dict[str, Any]]], list[int]] = (
+            chat_ids if folder is None else partial(templated_ids, thinks=thinks, calls=calls)
+        )
         self.parses = True
         """Has a tool parser."""
+        self.thinks = thinks
+        """Has a reasoning parser, qwen3's."""
+        self.calls = calls
+        """How its model writes tool calls (`scripted_model.FORMS`), and its parser reads them."""
+        self.scale_out = scale_out
+        self.read: Callable[[str, dict[str, Any]], dict[str, Any]] = self._parsed
+        """What /derender makes of a text, for a chat request."""
+        self.grammar: dict[str, Any] | None = {"made": True}
+        """What /render says of structured outputs; "made": as its chat route would; None: it fails."""
+        self.rendered: list[dict[str, Any]] = []
+        """Bodies of /render."""
+        self.derendered: list[dict[str, Any]] = []
         self.takes_ids = True
         self.router: ScriptedRouter | None = None
         """Returns routed experts, with whole answers only."""
@@ -270,6 +325,8 @@ class ScriptedEngine:
         app = web.Application(client_max_size=1 << 28)
         app.router.add_post("/v1/chat/completions", self._call)
         app.router.add_post("/v1/completions", self._call)
+        app.router.add_post("/v1/chat/completions/render", self._render)
+        app.router.add_post("/v1/chat/completions/derender", self._derender)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/inference/v1/abort_requests", self._abort)
         app.router.add_get("/v1/models", self._models)
@@ -318,6 +375,60 @@ class ScriptedEngine:
         self.tokenized.append(body)
         tokens = self.render(body["messages"])
         return web.json_response({"count": len(tokens), "max_model_len": self.context, "tokens": tokens})
+
+    async def _render(self, request: web.Request) -> web.Response:
+        """Without --enable-scale-out vLLM answers 403."""
+        if not self.scale_out:
+            return web.Response(status=403)
+        body = await request.json()
+        self.rendered.append(body)
+        said: dict[str, Any] = {"temperature": 1.0, "skip_special_tokens": False}
+        if self.grammar is None:
+            return web.Response(status=500)
+        made = self.grammar
+        if "made" in made:
+            made = {"structural_tag": tag} if (tag := _grammar(body)) is not None else {}
+        if made:
+            said["structured_outputs"] = {"json": None, "structural_tag": None, "_backend": None, **made}
+        return web.json_response({"token_ids": self.render(body["messages"]), "sampling_params": said})
+
+    async def _derender(self, request: web.Request) -> web.Response:
+        if not self.scale_out:
+            return web.Response(status=403)
+        body = await request.json()
+        self.derendered.append(body)
+        asked = body["chat_request"]
+        choices = [
+            {"index": c["index"], "message": self.read(shown_text(c["token_ids"]), asked), "finish_reason": "stop"}
+            for c in body["generate_response"]["choices"]
+        ]
+        return web.json_response({"object": "chat.completion", "choices": choices})
+
+    def _parsed(self, text: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """The message in a text, as qwen3's reasoning parser and the form's tool parser read it."""
+        off = (asked.get("chat_template_kwargs") or {}).get("enable_thinking") is False
+        reasoning: str | None = None
+        content: str | None = text
+        if self.thinks and not off:
+            head, mark, rest = text.partition("</think>")
+            head = head.replace("<think>", "")
+            call = head.find("<tool_call>")
+            if call >= 0:
+                head, rest, mark = head[:call], head[call:] + mark + rest, "</think>"
+            reasoning, content = head or None, (rest.replace("</think>", "") or None) if mark else None
+        begin, between, end = (re.escape(part).replace(r"\ ", " ?") for part in FORMS[self.calls])
+        found = (
+            re.findall(f"{begin}(.*?){between}(.*?){end}", content or "") if self.parses and asked.get("tools") else []
+        )
+        message = {**_BLANK, "content": content}
+        if found:
+            before = re.split(begin, content or "")[0]
+            calls = [{"name": n, "arguments": json.dumps(json.loads(a))} for n, a in found]
+            message |= {
+                "content": before if before.strip() else None,
+                "tool_calls": [{"id": uuid.uuid4().hex, "type": "function", "function": c} for c in calls],
+            }
+        return {**message, "reasoning": reasoning}
 
     async def _abort(self, request: web.Request) -> web.Response:
         if not self.aborts:
@@ -390,7 +501,8 @@ class ScriptedEngine:
     def _choices(self, body: dict[str, Any], reply: Reply, chat: bool) -> tuple[list[list[int]], list[_Choice], int]:
         prompts = self._prompts(body, chat)
         n = body.get("n") or 1
-        return prompts, [_Choice(i, reply, chat, body, self.router) for i in range(n * len(prompts))], n
+        made = [_Choice(i, reply, chat, body, self.router, self.thinks, self.calls) for i in range(n * len(prompts))]
+        return prompts, made, n
 
     async def _whole(self, request: web.Request, body: dict[str, Any], reply: Reply) -> web.StreamResponse:
         if await self._held(request, reply):
@@ -456,7 +568,12 @@ class ScriptedEngine:
             if asked_usage and options.get("continuous_usage_stats"):
                 made += tokens
                 asked = sum(map(len, prompts))
-                chunk["usage"] = {"prompt_tokens": asked, "total_tokens": asked + made, "completion_tokens": made}
+                usage = {"prompt_tokens": asked, "total_tokens": asked + made, "completion_tokens": made}
+                if chat:
+                    counted = min(made, len(choices[0].thought) - 1) if self.thinks else 0
+                    usage["completion_tokens_details"] = {"reasoning_tokens": counted} if self.thinks else None
+                first = {name: chunk.pop(name) for name in PROMPT_FIELDS if name in chunk}
+                chunk |= {"usage": usage, **first}
             yield _event(chunk)
         if reply.error is not None:
             yield _event({"error": reply.error})
@@ -476,14 +593,17 @@ class ScriptedEngine:
             shown = body.get("return_token_ids") and "prompt_token_ids" not in c.reply.drop
             chunk = {**head, "choices": [{**opening, "finish_reason": None}]}
             yield {**chunk, "prompt_token_ids": prompts[0] if shown else None, "prompt_text": None}, 0
+        unsaid = 0
         for c, (lo, hi, delta, last) in _interleaved(choices):
+            unsaid += hi - lo
             if not delta and not last and not body.get("return_token_ids"):
                 continue
             choice = {"index": c.index, "delta": delta, "logprobs": c.logprobs(lo, hi)}
             choice["finish_reason"] = c.finish if last and c.reply.error is None else None
             if last:
                 choice["stop_reason"] = c.reply.stop_reason
-            yield {**head, "choices": [{**choice, "token_ids": c.ids[lo:hi] if c.shows_ids else None}]}, hi - lo
+            yield {**head, "choices": [{**choice, "token_ids": c.ids[lo:hi] if c.shows_ids else None}]}, unsaid
+            unsaid = 0
 
     @staticmethod
     def _text_events(
@@ -513,7 +633,37 @@ def _interleaved(choices: list[_Choice]) -> Iterator[tuple[_Choice, tuple[int, i
 def _usage(prompts: list[list[int]], choices: list[_Choice], *, whole: bool) -> dict[str, Any]:
     asked, sampled = sum(map(len, prompts)), sum(len(c.ids) for c in choices)
     usage: dict[str, Any] = {"prompt_tokens": asked, "total_tokens": asked + sampled, "completion_tokens": sampled}
-    return usage | ({"prompt_tokens_details": None, "completion_tokens_details": None} if whole else {})
+    details = {"reasoning_tokens": sum(len(c.thought) - 1 for c in choices)} if choices[0].thinks else None
+    if not choices[0].chat:
+        details = None
+    if whole:
+        return usage | {"prompt_tokens_details": None, "completion_tokens_details": details}
+    return usage | ({"completion_tokens_details": details} if details else {})
+
+
+def _grammar(body: dict[str, Any]) -> str | None:
+    """The structural tag that the chat route would sample with, in short; None: it would sample freely."""
+    tools, choice = body.get("tools") or [], body.get("tool_choice") or "auto"
+    if not tools or choice == "none" or (choice == "auto" and not any(t["function"].get("strict") for t in tools)):
+        return None
+    named = choice["function"]["name"] if isinstance(choice, dict) else None
+    tags = [t["function"] for t in tools if named is None or t["function"]["name"] == named]
+    how = {"auto": "triggered_tags"}.get(choice, "tags_with_separator") if named is None else "tags_with_separator"
+    return json.dumps({"type": "structural_tag", "format": {"type": how, "tags": tags}})
+
+
+_BLANK = {
+    "role": "assistant",
+    "content": None,
+    "refusal": None,
+    "annotations": None,
+    "audio": None,
+    "function_call": None,
+}
+
+
+def _top(token: str, value: float) -> dict[str, Any]:
+    return {"token": token, "logprob": value, "bytes": list(token.encode())}
 
 
 def _bad(message: str) -> web.Response:

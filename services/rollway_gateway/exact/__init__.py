@@ -3,5 +3,7 @@
 chat request ──Lane──► chat route (first turns, branches, what only chat can serve)
                  └───► completions with prompt ids ──AsChat──► chat answer
 
-`probe` decides once per worker whether its sessions may go the second way. All but `probe` and `proofs` is pure.
+`probe` finds out once per worker what it can do, `learn` from its first answers; `asking` asks it what a single call
+needs to know. `reader`, `thinking` and `hermes` make messages of sampled ids. All but `probe`, `proofs` and `asking` is
+pure.
 """

@@ -1,4 +1,8 @@
-"""Lane: which way one model call goes to a worker, and what its session remembers of the answer."""
+"""Lane: which way one model call goes to a worker, and what its session remembers of the answer.
+
+Past 300 lines because the choice, what the budget and routed experts add to it, and what is kept of the answer share
+one call's state.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -15,18 +20,21 @@ from rollway_gateway.capture.ask import Ask
 from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.capture.routing import Reported
 from rollway_gateway.exact.as_chat import AsChat, Begun
+from rollway_gateway.exact.asking import Asking, Unsaid
 from rollway_gateway.exact.budget import Budget
+from rollway_gateway.exact.by_ids import read_by_engine, said_by_ids
 from rollway_gateway.exact.fidelity import Fidelity
+from rollway_gateway.exact.learn import learn
 from rollway_gateway.exact.request import (
     asked_length,
-    only_chat,
     options_of,
+    reads_engine,
     shows_special,
     token_body,
     unplannable,
     unresumable,
 )
-from rollway_gateway.exact.standing import PARSES_REASONING, PROMPTS_OTHERWISE, Exact, Standing
+from rollway_gateway.exact.standing import PROMPTS_OTHERWISE, Exact, Standing
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.record import CallRecord
 from rollway_gateway.render import ExactSession, Plan, Refused
@@ -55,6 +63,9 @@ class Way:
     body: bytes
     as_chat: AsChat | None = None
     """Tells the answer again as chat; None: it is what the agent asked for."""
+    read: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
+    """Asks the engine what the chat answer says: the answer comes as a whole, and is streamed on where that was asked.
+    Raises `Unsaid`."""
 
 
 class Lane:
@@ -69,14 +80,16 @@ class Lane:
         budget: Budget,
         routing: Routing,
         count: Callable[[Worker], Awaitable[int | None]],
+        asking: Asking,
     ) -> None:
         """
         Args:
             size: bytes of the agent's request.
             count: asks a worker how long the request's prompt is; None: it does not say.
+            asking: asks a worker what else there is to know.
         """
         self._ask, self._fidelity, self._size = ask, fidelity, size
-        self._budget, self._routing, self._count = budget, routing, count
+        self._budget, self._routing, self._count, self._asking = budget, routing, count, asking
         self._limit: int | None = None
         """Tokens that the budget leaves for the answer."""
         self._worker: Worker | None = None
@@ -95,6 +108,8 @@ class Lane:
         """The routed experts that the engine was told are held."""
         self._reported: list[Reported] = []
         """Routed experts of the answer's parts before the last."""
+        self._by_chat = False
+        """The engine's chat route answers."""
 
     async def way(self, worker: Worker, model: str, version: int) -> Way:
         """Choose for an attempt on ``worker``, under a policy version.
@@ -107,14 +122,24 @@ class Lane:
             return self._going_on(self._begun, worker, model)
         self._fidelity.enter(worker.standing)
         self._plan = self._ahead = None
-        body, as_chat = await self._chosen(worker.standing)
+        body, as_chat = await self._chosen(worker, model)
         if self._budget:
             body = self._clipped(body, await self._room(worker, body if as_chat is not None else None))
-        path = TEXT if as_chat is not None or self._ask.kind == "text" else CHAT
-        return Way(path, orjson.dumps({**body, "model": model}), as_chat)
+        self._by_chat = as_chat is None and self._ask.kind == "chat"
+        if as_chat is None:
+            path = TEXT if self._ask.kind == "text" else CHAT
+            return Way(path, orjson.dumps({**body, "model": model}))
+        exact = worker.standing.exact
+        if exact is None or not reads_engine(self._ask.body, exact):
+            return Way(TEXT, orjson.dumps({**body, "model": model}), as_chat)
+        whole = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+        read = partial(read_by_engine, self._asking, worker, {**self._ask.body, "model": model}, exact, as_chat)
+        return Way(TEXT, orjson.dumps({**whole, "model": model}), as_chat, read)
 
-    async def _chosen(self, standing: Standing) -> tuple[dict[str, Any], AsChat | None]:
-        asked, exact = self._ask.body, standing.exact
+    async def _chosen(self, worker: Worker, model: str) -> tuple[dict[str, Any], AsChat | None]:
+        """The request's body, and who tells the answer again where it is one of ids."""
+        asked, standing = self._ask.body, worker.standing
+        exact = standing.exact
         self._reason = standing.why if exact is None else self._unplannable()
         if self._reason is not None or exact is None:
             return asked, None
@@ -123,11 +148,14 @@ class Lane:
         if plan.prompt_ids is None:
             await self._expect(exact, plan)
             return asked, None
-        self._declined = self._declined or only_chat(asked, exact)
-        body = token_body(asked, plan.prompt_ids, exact)
-        if self._declined is None and body is not None:
-            return body | self._skipping(plan.prompt_ids), AsChat(asked, exact)
-        self._reason = self._declined or "the prompt leaves no room for an answer"
+        if self._declined is None:
+            try:
+                told = {**asked, "model": model}
+                body = await said_by_ids(self._asking, worker, told, exact, plan.prompt_ids)
+                return body | self._skipping(plan.prompt_ids), AsChat(asked, exact, plan.prompt_ids)
+            except Unsaid as e:
+                self._declined = str(e)
+        self._reason = self._declined
         self._plan = replace(plan, prompt_ids=None, extends=None)  # the engine renders all of it: a branch
         return asked, None
 
@@ -201,8 +229,10 @@ class Lane:
         Args:
             answers: the assistant messages by choice, reasoning included.
         """
-        if any(answer.get("reasoning") for answer in answers.values()):
-            self._distrust(PARSES_REASONING)
+        if self._by_chat and self._worker is not None and record.answered:
+            turns = [t for t in record.turns if t.incomplete is None and t.choice in answers]
+            if (why := learn(self._worker, self._ask.body, turns, answers)) is not None:
+                self._distrust(why)
         if self._expected is not None and self._worker is not None:
             prompt = record.turns[0].prompt_token_ids
             if prompt == self._expected:
@@ -251,7 +281,8 @@ class Lane:
         if exact is None or body is None:
             raise AgentError(503, "the generation was cut and cannot go on: try again", retry_after_s=1)
         body |= self._skipping(ids)
-        return Way(TEXT, orjson.dumps({**body, "model": model}), AsChat(self._ask.body, exact, begun))
+        as_chat = AsChat(self._ask.body, exact, array(IDS, begun.prompt_ids), begun)
+        return Way(TEXT, orjson.dumps({**body, "model": model}), as_chat)
 
     # -- routed experts
 

@@ -19,14 +19,15 @@ _SAMPLING = frozenset({
     "min_p", "skip_special_tokens", "spaces_between_special_tokens", "allowed_token_ids", "bad_words",
     "response_format", "structured_outputs", "thinking_token_budget", "repetition_detection", "vllm_xargs", "priority",
     "cache_salt", "request_id", "session_id", "kv_transfer_params", "ec_transfer_params", "stream", "stream_options",
-    "stream_interval", "user", "routed_experts_prompt_start",
+    "stream_interval", "user", "routed_experts_prompt_start", "prompt_logprobs",
 })  # fmt: skip
 """Fields that mean the same on both routes."""
 _PROMPTING = (
     "continue_final_message", "chat_template", "echo", "truncate_prompt_tokens", "add_special_tokens",
     "mm_processor_kwargs", "media_io_kwargs",
 )  # fmt: skip
-_ANSWERING = ("use_beam_search", "prompt_logprobs", "logprob_token_ids", "return_prompt_text")
+_ANSWERING = ("use_beam_search", "logprob_token_ids", "return_prompt_text")
+_GRAMMAR = ("tools", "tool_choice", "parallel_tool_calls", "response_format", "structured_outputs")
 
 
 def unplannable(body: Mapping[str, Any]) -> str | None:
@@ -51,26 +52,40 @@ def only_chat(body: Mapping[str, Any], exact: Exact) -> str | None:
     """Why only the engine's chat route can answer a request whose prompt is known; None: ids can."""
     if (reason := _given(body, _ANSWERING)) is not None:
         return reason
+    if body.get("prompt_logprobs") is not None and body.get("stream"):
+        return "prompt_logprobs are asked of a stream"
     if (body.get("top_logprobs") or 0) < 0:
         return "top_logprobs asks for the whole vocabulary"
-    if body.get("return_tokens_as_token_ids") and body.get("logprobs"):
-        return "return_tokens_as_token_ids is given"
     if exact.default_max_tokens and asked_length(body) is None:
         return "the model's own limit on the length of an answer applies"
-    return _tools(body, exact)
-
-
-def _tools(body: Mapping[str, Any], exact: Exact) -> str | None:
-    tools = body.get("tools")
-    if not tools:
-        return None
-    if body.get("tool_choice", "auto") not in ("auto", "none", None):
-        return "tool_choice forces a call, which the engine's grammar for it does"
-    if any((t.get("function") or {}).get("strict") for t in tools):
-        return "a tool is strict, which the engine's grammar for it does"
-    if calls_tools(body) and exact.tools is None:
-        return "no parser is known for the way this template writes tool calls"
+    if calls_tools(body) and exact.parses and exact.tools is None:
+        return "no parser is known for the way this engine reads tool calls"
+    if needs_grammar(body) and not exact.renders:
+        said = "tool_choice forces a call" if forces_call(body) else "a tool is strict"
+        return f"{said}, which the engine's grammar for it does, and the worker has no /render to tell it"
     return None
+
+
+def needs_grammar(body: Mapping[str, Any]) -> bool:
+    """The chat route may build a grammar out of the tools, which a completion must be given."""
+    strict = any((t.get("function") or {}).get("strict") for t in body.get("tools") or ())
+    return calls_tools(body) and (strict or forces_call(body))
+
+
+def forces_call(body: Mapping[str, Any]) -> bool:
+    """A tool call is asked for: any, or one by its name."""
+    return bool(body.get("tools")) and body.get("tool_choice", "auto") not in ("auto", "none", None)
+
+
+def names_call(body: Mapping[str, Any]) -> bool:
+    """A tool call is asked for by its name."""
+    return forces_call(body) and isinstance(body["tool_choice"], dict)
+
+
+def grammar_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the grammar, before a stand-in for the messages, which do not."""
+    asked = {name: body[name] for name in _GRAMMAR if body.get(name) is not None}
+    return {**asked, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 
 
 def calls_tools(body: Mapping[str, Any]) -> bool:
@@ -97,7 +112,8 @@ def asked_length(body: Mapping[str, Any]) -> Any:
 
 def shows_special(body: Mapping[str, Any], exact: Exact) -> bool:
     """Special tokens stay in the text: asked for, or because the engine's tool parser needs its marks."""
-    return body.get("skip_special_tokens") is False or (calls_tools(body) and exact.parses)
+    parsed = (calls_tools(body) and exact.parses) or (exact.marks is not None and exact.marks.kind == "qwen3")
+    return parsed or body.get("skip_special_tokens") is False
 
 
 def unresumable(body: Mapping[str, Any], exact: Exact) -> str | None:
@@ -108,18 +124,35 @@ def unresumable(body: Mapping[str, Any], exact: Exact) -> str | None:
         return "it has several choices"
     if (reason := _given(body, ("structured_outputs", "response_format"))) is not None:
         return f"{reason}, and a grammar would start anew"
+    if needs_grammar(body):
+        return "the engine's grammar for its tools would start anew"
+    if reads_engine(body, exact):
+        return "only the engine reads its tool calls, and only as a whole"
     if body.get("presence_penalty") or body.get("frequency_penalty"):
         return "a penalty counts sampled tokens, which would be prompt"
     return None
 
 
+def reads_engine(body: Mapping[str, Any], exact: Exact) -> bool:
+    """The answer may hold tool calls that only the engine's own parser reads."""
+    return calls_tools(body) and exact.parses and exact.tools == "engine"
+
+
+def asks_by_id(body: Mapping[str, Any]) -> bool:
+    """Log-probs are asked for by token id. Completions give alternatives by their text, where two that read alike would
+    be one."""
+    return bool(body.get("top_logprobs") or body.get("return_tokens_as_token_ids"))
+
+
 def token_body(
-    body: Mapping[str, Any], prompt_ids: array[int], exact: Exact, *, sampled: int = 0
-) -> dict[str, Any] | None:
+    body: Mapping[str, Any], prompt_ids: array[int], exact: Exact, *, sampled: int = 0,
+    grammar: Mapping[str, Any] | None = None,
+) -> dict[str, Any] | None:  # fmt: skip
     """The completion request, but for the model's name; None: the prompt leaves no room for an answer.
 
     Args:
         sampled: how many of the prompt's last tokens are already part of the answer.
+        grammar: ``structured_outputs`` as the chat route makes them, where it makes them itself.
 
     Completions take an absent ``max_tokens`` for 16, chat for the rest of the context, so it is always said.
     """
@@ -130,10 +163,15 @@ def token_body(
     if room < 1 or (asked is not None and asked < 1):
         return None
     out = {name: value for name, value in body.items() if name in _SAMPLING}
+    if grammar is not None:
+        out.pop("response_format", None)
+        out["structured_outputs"] = dict(grammar)
     if shows_special(body, exact):
         out["skip_special_tokens"] = False
     if sampled and out.get("min_tokens"):
         out["min_tokens"] = max(0, out["min_tokens"] - sampled)
+    if asks_by_id(body):
+        out["return_tokens_as_token_ids"] = True
     return out | {
         "prompt": prompt_ids.tolist(),
         "max_tokens": room if asked is None else asked,

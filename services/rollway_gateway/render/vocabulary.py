@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, pre_tokenizers
 
 from rollway_wire.problems import Unprocessable
 from rollway_wire.tokens import IDS
@@ -33,9 +33,16 @@ class Vocabulary:
             key: text for key, value in config.items() if key.endswith("_token") and (text := _text(value)) is not None
         }
         """Named special tokens (``bos_token``, ``eos_token``, ...), as templates see them."""
+        more = (config.get(key) or () for key in ("additional_special_tokens", "extra_special_tokens"))
+        extra = [
+            text for v in more for e in (v.values() if isinstance(v, dict) else v) if (text := _text(e)) is not None
+        ]
+        self.special_texts = frozenset([*self.special_tokens.values(), *extra])
+        """Texts of the special tokens that have a name or a place in the configuration's list."""
         eos = self.id_of(self.special_tokens.get("eos_token", ""))
         self.stop_ids = frozenset(stop_ids) | (frozenset() if eos is None else {eos})
         """What the engine ends a turn with."""
+        self._space_mark = _space_mark(tokenizer.pre_tokenizer)
         self.added_ids = frozenset(tokenizer.get_added_tokens_decoder())
         """Tokens matched in text before any merging: nothing merges across one of them."""
 
@@ -71,6 +78,15 @@ class Vocabulary:
         """The text of sampled ids as an engine shows it, with special tokens or without."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=not special)
 
+    def spelled(self, token_id: int) -> str:
+        """One token's text by itself, with the leading spaces that decoding a word's first piece leaves out."""
+        text: str = self.decode([token_id])
+        if self._space_mark is None:
+            return text
+        piece: str = self._tokenizer.id_to_token(token_id) or ""
+        wanted = len(piece) - len(piece.lstrip(self._space_mark))
+        return " " * (wanted - (len(text) - len(text.lstrip(" ")))) + text
+
     def id_of(self, token: str) -> int | None:
         found: int | None = self._tokenizer.token_to_id(token)
         return found
@@ -85,6 +101,12 @@ class Vocabulary:
         if found is None:
             raise KeyError(token_id)
         return found
+
+
+def _space_mark(pre: Any) -> str | None:
+    """What stands for a space at a piece's beginning, in vocabularies whose decoder strips it there."""
+    steps: list[Any] = [*pre] if isinstance(pre, pre_tokenizers.Sequence) else [pre]  # type: ignore[misc]
+    return next((step.replacement for step in steps if isinstance(step, pre_tokenizers.Metaspace)), None)
 
 
 def read_json(path: Path) -> dict[str, Any]:
