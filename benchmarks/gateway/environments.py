@@ -88,5 +88,7 @@ def trainer_python() -> Path:
     Unavailable: the trainer's environment is not there."""
     found = Path(os.environ.get("ROLLWAY_TRAINER_PYTHON", ROOT / ".venv-trainer/bin/python"))
     if not found.is_file():
-        raise Unavailable("make setup-trainer first, or set BENCH_TOKENIZER to a folder with a tokenizer")
+        raise Unavailable(
+            "make setup-trainer first (to render alone, set BENCH_TOKENIZER to a folder with a tokenizer)"
+        )
     return found

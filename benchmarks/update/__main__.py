@@ -40,7 +40,7 @@ async def gather(seeds: int) -> dict[str, Measured]:
 
 
 def seconds(given: dict[str, list[Row]], model: Path, repeats: int) -> dict[str, list[float]]:
-    """Seconds of each update by gateway.
+    """CPU seconds of each update by gateway.
 
     Raises:
         Unavailable, Failed.
@@ -51,13 +51,14 @@ def seconds(given: dict[str, list[Row]], model: Path, repeats: int) -> dict[str,
         path.write_text(json.dumps(given))
         actor = Path(__file__).with_name("actor.py")
         command = [str(trainer_python()), str(actor), str(path), "--model", str(model), "--repeats", str(repeats)]
-        with (Path(work) / "log").open("w+") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=work)
-            assert process.stdout is not None
-            for line in process.stdout:
+        with (
+            (Path(work) / "log").open("w+") as log,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=work) as process,
+        ):
+            for line in process.stdout or ():
                 if line.startswith("{"):
                     said = json.loads(line)
-                    found[said["name"]].append(said["seconds"])
+                    found[said["name"]].append(said["cpu_s"])
                     print(line, end="", file=sys.stderr, flush=True)
             if process.wait():
                 raise Failed((Path(work) / "log").read_text()[-3000:])
@@ -68,7 +69,7 @@ def described(found: Measured, took: list[float]) -> dict[str, Any]:
     scores = total(found.scores)
     return {
         "sessions": scores.sessions, "sequences": scores.sequences, "tokens": scores.row_tokens,
-        "seconds": [round(s, 2) for s in took],
+        "cpu_s": [round(s, 2) for s in took],
     }  # fmt: skip
 
 
