@@ -9,7 +9,7 @@ from typing import Any
 from rollway_dispatcher.failure_reasons import reasons
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_wire.failures import Failure, FailureType
-from tests.dispatcher.harness import Api, agent_pids, serving
+from tests.dispatcher.harness import Api, agent_pids, on_both, serving
 from tests.kit.deadlines import eventually
 
 Make = Callable[..., dict[str, Any]]
@@ -26,6 +26,7 @@ async def walk(api: Api, path: str) -> tuple[list[dict[str, Any]], int]:
     return found, pages
 
 
+@on_both
 async def test_lists_are_walked_by_their_links(settings: DispatcherSettings, batch: Make) -> None:
     async with serving(settings) as api:
         made = [await api.submit(batch([{"reward": 1}] * 3, n=2)) for _ in range(3)]
@@ -63,6 +64,7 @@ def test_failures_that_differ_in_numbers_alone_are_one_reason() -> None:
     ]
 
 
+@on_both
 async def test_a_batch_tells_why_its_rollouts_failed(settings: DispatcherSettings, batch: Make) -> None:
     async with serving(settings) as api:
         made = await api.submit(

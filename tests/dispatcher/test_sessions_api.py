@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from rollway_dispatcher.settings import DispatcherSettings
-from tests.dispatcher.harness import ARN, Api, agent_pids, calling, serving
+from tests.dispatcher.harness import ARN, Api, agent_pids, calling, on_both, serving
 from tests.dispatcher.test_agentcore import StartEmulator, runtime, sessions
 from tests.dispatcher.test_restart import start
 from tests.kit.deadlines import eventually
@@ -30,6 +30,7 @@ async def stop(api: Api, session_ids: list[str] | None = None) -> list[dict[str,
     return found
 
 
+@on_both
 async def test_sessions_of_all_batches_are_listed_and_the_ones_named_stopped(
     settings: DispatcherSettings, batch: Make, state_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from rollway_dispatcher import webhooks
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_dispatcher.webhook_signature import check_target, signed, signing_key
 from rollway_wire.problems import Forbidden
-from tests.dispatcher.harness import Api, calling, serving
+from tests.dispatcher.harness import Api, calling, on_both, serving
 from tests.dispatcher.test_restart import environment
 from tests.kit.deadlines import eventually
 from tests.kit.services import Services
@@ -93,6 +93,7 @@ async def over(api: Api, batch_id: str, state: str = "done") -> dict[str, Any]:
     return await api.status(batch_id)
 
 
+@on_both
 async def test_each_result_and_the_end_are_told_in_order_and_repeated_until_taken(
     hooked: DispatcherSettings, batch: Make, receiver: Receiver
 ) -> None:
