@@ -95,6 +95,15 @@ def _rollway(at: Launch) -> list[str]:
     return [sys.executable, "-m", "rollway_gateway", "--port", str(at.port), "--worker", at.engine]
 
 
+def _ours(durability: str, mode: str = "mirror") -> dict[str, str]:
+    said = {"log_level": "warning", "mode": mode, "durability": durability}
+    return {f"ROLLWAY_GATEWAY_{name.upper()}": value for name, value in said.items()}
+
+
+def _journaled(at: Launch) -> list[str]:
+    return [*_rollway(at), "--journal-dir", str(at.folder / "journal")]
+
+
 READY = ("/v1/pools/default", b'"healthy":true')
 
 
@@ -127,13 +136,19 @@ SUBJECTS = (
     Subject(name="nginx", label="bytes passed on (nginx)", command=_nginx, captures=False, python=False),
     Subject(
         name="rollway", label="Rollway, mirror mode", command=_rollway, opens=_posts("/v1/sessions", "session_id"),
-        environment={"ROLLWAY_GATEWAY_LOG_LEVEL": "warning", "ROLLWAY_GATEWAY_MODE": "mirror"}, ours=True,
-        ready=READY,
+        environment=_ours("memory"), ours=True, ready=READY,
+    ),
+    Subject(
+        name="rollway-journal", label="Rollway, mirror mode, journal", command=_journaled,
+        opens=_posts("/v1/sessions", "session_id"), environment=_ours("journal"), ours=True, ready=READY,
+    ),
+    Subject(
+        name="rollway-fsync", label="Rollway, mirror mode, journal with fsync", command=_journaled,
+        opens=_posts("/v1/sessions", "session_id"), environment=_ours("fsync"), ours=True, ready=READY,
     ),
     Subject(
         name="rollway-exact", label="Rollway, exact mode", command=_rollway, opens=_posts("/v1/sessions", "session_id"),
-        environment={"ROLLWAY_GATEWAY_LOG_LEVEL": "warning", "ROLLWAY_GATEWAY_MODE": "exact"}, ours=True,
-        ready=READY, renders=True,
+        environment=_ours("memory", "exact"), ours=True, ready=READY, renders=True,
     ),
     Subject(
         name="rllm-memory", label="rllm-model-gateway 0.1.0, in memory", command=_rllm("memory"),

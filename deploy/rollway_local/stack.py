@@ -153,6 +153,7 @@ class Stack:
     def _gateway_spec(self) -> ChildSpec:
         settings = {
             "port": self.options.gateway_port,
+            "journal_dir": self.options.folder / "gateway-journal",
             "admin_port": 0,
             "key_secret": self.secrets.gateway_signing,
             "admin_key": self.secrets.gateway_admin,

@@ -37,6 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--worker", action="append", dest="workers", metavar="URL", help="an inference server of the pool 'default'"
     )
+    parser.add_argument("--durability", help="memory, journal or fsync")
+    parser.add_argument("--journal-dir", help="folder of the journal (rollway-journal/PORT)")
     parser.add_argument("--mode", help="auto, exact or mirror")
     parser.add_argument("--tokenizer", help="folder of tokenizer and chat template, where workers do not name it")
     parser.add_argument("--log-level", help="debug, info, warning or error")
