@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollway_driver.client import DispatcherClient
+from tests.dispatcher.harness import agent_pids, kill_all
 from tests.driver_client.test_real_services import Stack, stack
 from tests.kit.deadlines import until
 from tests.kit.services import Services
@@ -21,6 +23,13 @@ from tests.kit.services import Services
 __all__ = ["stack"]
 AGENT = Path(__file__).with_name("eval_agent.py")
 COMMAND = [sys.executable, "-m", "rollway_local"]
+
+
+@pytest.fixture(autouse=True)
+def agents_end(tmp_path: Path) -> Iterator[None]:
+    """Agents outlive their dispatcher; those of a test that failed are killed."""
+    yield
+    kill_all(agent_pids(tmp_path / "state.sqlite3"))
 
 
 def spawn(folder: Path, *arguments: str, **env: str) -> tuple[subprocess.Popen[bytes], Path]:
