@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +108,13 @@ async def test_answers_to_ids_are_read_as_plain_vllm_reads_them(
     assert not differing, json.dumps(differing, indent=1, ensure_ascii=False)
 
 
+_COUNTED = re.compile(r'("reasoning_tokens": )\d+')
+
+
 def _shown(answer: httpx.Response, *, stream: bool) -> Any:
+    """A stream without its count of reasoning: vLLM leaves out the tokens of a chunk that shows no text, so the count
+    depends on where it cut."""
     assert answer.status_code == 200, answer.text
-    return merged(events_of(answer.text)) if stream else json.dumps(without_ids(answer.json()))
+    if not stream:
+        return json.dumps(without_ids(answer.json()))
+    return [_COUNTED.sub(r"\1some", said) for said in merged(events_of(answer.text))]
