@@ -40,7 +40,8 @@ up: setup-dev setup-agent ## S3, emulator, gateway and dispatcher on this machin
 	@$(BIN)/rollway up $(ARGS)
 
 test: setup ## All tests, real vLLM and real verl among them
-	@$(BIN)/python -m pytest tests $(ARGS)
+	@$(BIN)/python -m pytest tests -m "not heavy" -n 3 --dist worksteal $(ARGS) || [ $$? = 5 ]
+	@$(BIN)/python -m pytest tests -m heavy $(ARGS) || [ $$? = 5 ] # one process: they compare two engines side by side
 
 test-fast: setup-dev ## The tests that need no other environment, several at once
 	@$(BIN)/python -m pytest tests -m "not heavy" -n 4 --dist worksteal $(ARGS)
