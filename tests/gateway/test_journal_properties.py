@@ -238,3 +238,31 @@ def _tree(session: Session) -> dict[str, Any]:
     if session.trajectory is not None:
         assert tree == trajectory_tree(trajectory_of(session))
     return tree
+
+
+async def test_thousands_of_open_sessions_stay_within_the_memory_budget(tmp_path: Path) -> None:
+    """All can be called, all come back; what is in memory is the budget and what was just used."""
+    budget = 200_000
+    side = await journaled(tmp_path / "j", memory_bytes=budget)
+    assert side.journal is not None
+    how = {"extends": 0, "new": 200, "choices": 1, "sampled": 20, "flawed": False, "routed": False}
+    try:
+        for n in range(2000):
+            session, _ = side.store.open(SessionSpec(session_id=f"s{n}"), keeps_messages=False)
+            call = Call(f"{n:032x}")
+            index = side.store.begin(session, call)
+            record = CallRecord(
+                call_id=call.call_id, fresh=turns_of(call, index, [], how), prompt_tokens=1, completion_tokens=1,
+                lost_tokens=0, answered=True,
+            )  # fmt: skip
+            side.store.end(session, call, record)
+            if n % 10 == 9:
+                await side.journal.committed()
+        sizes = [session.size for session in side.store]
+        assert sum(sizes) < budget + 20 * max(sizes)
+        assert len(sizes) + len(side.store.stored()) == 2000
+        for n in range(0, 2000, 97):
+            found = await side.find(f"s{n}")
+            assert found is not None and trajectory_of(found).ledger.trained == 20
+    finally:
+        await side.journal.close()

@@ -19,6 +19,7 @@ from tests.kit.scripted_engine import Reply, ScriptedEngine
 from tests.kit.scripted_model import write_model
 from tests.kit.services import Services
 
+KILLS = int(os.environ.get("ROLLWAY_SOAK_KILLS", "4"))
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
@@ -143,7 +144,6 @@ async def test_a_second_process_on_the_folder_refuses_to_start(
 
 async def test_kills_under_load_lose_and_double_nothing(services: Services, tmp_path: Path) -> None:
     """`make soak` does it with many more."""
-    kills = int(os.environ.get("ROLLWAY_SOAK_KILLS", "4"))
-    seen = await kill_under_load(services, tmp_path / "journal", kills=kills, agents=6, seed=kills)
+    seen = await kill_under_load(services, tmp_path / "journal", kills=KILLS, agents=6, seed=KILLS)
     print(dict(seen))
-    assert seen["killed"] == kills and seen["answered"] > kills, seen
+    assert seen["killed"] == KILLS and seen["answered"] > KILLS, seen
