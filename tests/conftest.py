@@ -25,8 +25,8 @@ from tests.kit.vllm_server import VllmServer, running_vllm
 
 REGION = "us-west-2"
 CLEAN_PREFIXES = ("AWS_", "ROLLWAY_", "OPENAI_", "ANTHROPIC_", "VLLM_", "VERL_")
-KEPT = frozenset({"ROLLWAY_AGENT_PYTHON", "ROLLWAY_TRAINER_PYTHON", "ROLLWAY_TEST_MODEL"})
-"""Where the heavy tests find the trainer's environment and a model."""
+KEPT = frozenset({"ROLLWAY_AGENT_PYTHON", "ROLLWAY_TRAINER_PYTHON", "ROLLWAY_TEST_MODEL", "ROLLWAY_TEST_SMOLLM2"})
+"""Where the heavy tests find the trainer's environment and the models."""
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "testing",
@@ -137,8 +137,15 @@ def services(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service
 
 @pytest.fixture(scope="session")
 def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """The test session's one vLLM server, for heavy tests; give them a time limit that covers its start (420 s)."""
+    """The test session's vLLM server, for heavy tests; give them a time limit that covers its start (420 s)."""
     with running_vllm(tmp_path_factory.mktemp("vllm")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def smollm2_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """The same with a real model, which takes ten times the time a token: where the tiny one's noise proves less."""
+    with running_vllm(tmp_path_factory.mktemp("smollm2"), model="smollm2") as server:
         yield server
 
 

@@ -91,4 +91,7 @@ def template_text(
 
 
 def _content(content: Any) -> str:
-    return "\n".join(part["text"] for part in content) if isinstance(content, list) else content or ""
+    """Images leave no token here."""
+    if not isinstance(content, list):
+        return content or ""
+    return "\n".join(part["text"] for part in content if "text" in part)

@@ -1,8 +1,9 @@
-"""A real vLLM server (its CPU build) with the tiny model, for the heavy tests: one per test session.
+"""Real vLLM servers (its CPU build) for the heavy tests: per test session one with the tiny model and one with a real.
 
-Use the fixture ``vllm_server``. The trainer's environment is named by ROLLWAY_TRAINER_PYTHON (default
-``.venv-trainer/bin/python`` of this checkout); the model by ROLLWAY_TEST_MODEL (default: made once per test session by
-``python -m rollway_local.models tiny``). It runs in a process group of its own, which is killed whole.
+Use the fixtures ``vllm_server`` and ``smollm2_server``. The trainer's environment is named by ROLLWAY_TRAINER_PYTHON
+(default ``.venv-trainer/bin/python`` of this checkout); the models by ROLLWAY_TEST_MODEL and ROLLWAY_TEST_SMOLLM2
+(default: made once per test session by ``python -m rollway_local.models``). A server runs in a process group of its
+own, which is killed whole.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_S = 420.0
-MODEL_NAME = "tiny"
-MAX_MODEL_LEN = 1024
+_NAMED_BY = {"tiny": "ROLLWAY_TEST_MODEL", "smollm2": "ROLLWAY_TEST_SMOLLM2"}
+_CONTEXT = {"tiny": 1024, "smollm2": 4096}
 _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "auto",
@@ -32,8 +33,7 @@ _ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
 }
 _ARGUMENTS = [
-    "--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager",
-    "--max-model-len", str(MAX_MODEL_LEN), "--generation-config", "vllm",
+    "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--generation-config", "vllm",
     "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
 ]  # fmt: skip
 
@@ -45,6 +45,12 @@ class VllmServer:
     """As served."""
     model_path: Path
     log: Path
+    pid: int
+    """Of the API process, which leads the server's process group."""
+
+    def kill(self) -> None:
+        """SIGKILL every process of the server at once, as a machine that goes away does."""
+        os.killpg(self.pid, signal.SIGKILL)
 
 
 def trainer_python() -> Path:
@@ -59,33 +65,41 @@ def trainer_python() -> Path:
     return found
 
 
-def tiny_model(folder: Path) -> Path:
-    """The tiny model's folder: the one named by ROLLWAY_TEST_MODEL, else made under ``folder``."""
-    if named := os.environ.get("ROLLWAY_TEST_MODEL"):
+def made_model(name: str, folder: Path) -> Path:
+    """The folder of the model ``tiny`` or ``smollm2``: the one its variable names, else made under ``folder``."""
+    if named := os.environ.get(_NAMED_BY[name]):
         return Path(named)
-    out = folder / "tiny"
+    out = folder / name
     subprocess.run(
-        [trainer_python(), "-m", "rollway_local.models", "tiny", "--out", out],
+        [trainer_python(), "-m", "rollway_local.models", name, "--out", out],
         check=True, timeout=300, stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / d) for d in ("deploy", "shared", "services"))},
     )  # fmt: skip
     return out
 
 
+def tiny_model(folder: Path) -> Path:
+    return made_model("tiny", folder)
+
+
 @contextmanager
-def running_vllm(folder: Path, *extra: str) -> Iterator[VllmServer]:
+def running_vllm(folder: Path, *extra: str, model: str = "tiny", path: Path | None = None) -> Iterator[VllmServer]:
     """A healthy server; ``extra`` arguments go to vLLM. Logs and the model lie in ``folder``.
+
+    Args:
+        model: ``tiny`` or ``smollm2``, and its name as served.
+        path: another model's folder to serve under that name.
 
     Raises:
         RuntimeError: it ended or was not healthy in time; the message ends with its log.
     """
-    model = tiny_model(folder)
+    path = path or made_model(model, folder)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     log = folder / "vllm.log"
     command = [
-        str(trainer_python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port),
-        *_ARGUMENTS, *extra,
+        str(trainer_python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(path), "--port", str(port),
+        "--served-model-name", model, "--max-model-len", str(_CONTEXT[model]), *_ARGUMENTS, *extra,
     ]  # fmt: skip
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -94,7 +108,7 @@ def running_vllm(folder: Path, *extra: str) -> Iterator[VllmServer]:
         )  # fmt: skip
     try:
         _wait_healthy(process, port, log)
-        yield VllmServer(f"http://127.0.0.1:{port}", MODEL_NAME, model, log)
+        yield VllmServer(f"http://127.0.0.1:{port}", model, path, log, process.pid)
     finally:
         _end(process)
 
