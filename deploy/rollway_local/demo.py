@@ -37,13 +37,16 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="rollway demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--model", default=DEFAULT_MODEL, help="smollm2 (made here), a local folder, or a hub id")
+    made.add_argument("--model", default=DEFAULT_MODEL, help="%(default)s (made here), a local folder, or a hub id")
+    made.add_argument(
+        "--mode", choices=("exact", "auto"), default="exact", help="auto: a model that cannot be exact may run too"
+    )
     made.add_argument("--tool-parser", default="hermes", help="vLLM's, for that model's tool calls (%(default)s)")
     made.add_argument("--steps", type=_count, default=2, help="GRPO steps (%(default)s)")
     made.add_argument("--prompts", type=_count, default=4, help="prompts per step (%(default)s)")
     made.add_argument("--rollouts", type=_count, default=4, help="rollouts per prompt (%(default)s)")
-    made.add_argument("--max-tokens", type=_count, default=32, help="of one model call (%(default)s)")
-    made.add_argument("--temperature", type=float, default=0.5, help="(%(default)s)")
+    made.add_argument("--max-tokens", type=_count, default=48, help="of one model call (%(default)s)")
+    made.add_argument("--temperature", type=float, default=1.0, help="(%(default)s)")
     made.add_argument("--prompt-length", type=_count, default=256, help="budget in tokens (%(default)s)")
     made.add_argument("--response-length", type=_count, default=256, help="budget in tokens (%(default)s)")
     made.add_argument("--learning-rate", type=float, default=1e-5, help="(%(default)s)")
@@ -104,7 +107,7 @@ def run(plan: Plan, console: Console) -> int:
         peak = _watch(progress, plan, files, stack["dispatcher"], trainer, stack_process)
         status = trainer.status
         progress.say(Moment("ending", plan.steps, 0, 0))
-    report = read_report(files, steps=plan.steps, status=status)
+    report = read_report(files, steps=plan.steps, status=status, exact=plan.mode == "exact")
     show_report(console, report, files, time.monotonic() - begin, peak, model)
     if status != 0:
         console.print(trainer.tail(), markup=False, highlight=False, soft_wrap=True)
@@ -128,7 +131,7 @@ def _watch(
 
 def _start_stack(plan: Plan, files: RunFiles) -> Leashed:
     command = [sys.executable, "-m", "rollway_local", "up", "--dir", str(files.folder / "stack")]
-    environment = dict(os.environ)
+    environment = {**os.environ, "ROLLWAY_GATEWAY_MODE": plan.mode}
     if plan.agents is not None:
         command += ["--agents", str(plan.agents.resolve())]
     else:
@@ -163,7 +166,16 @@ def _model(plan: Plan, python: Path) -> Path:
 
 def _data(plan: Plan, files: RunFiles, python: Path) -> Path:
     out = files.folder / "data"
-    rows = ["--train", str(max(64, 4 * plan.prompts * plan.steps)), "--val", "8", "--seed", str(plan.seed)]
+    rows = [
+        "--levels",
+        "hard",
+        "--train",
+        str(max(64, 4 * plan.prompts * plan.steps)),
+        "--val",
+        "8",
+        "--seed",
+        str(plan.seed),
+    ]
     _do([str(python), "-m", "rollway_driver.data", "arithmetic", "--out", str(out), *rows], "make the tasks")
     return out
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DEFAULT_MODEL = "smollm2"
+DEFAULT_MODEL = "smollm2-calculator"
 _INTERPRETERS = {
     "ROLLWAY_TRAINER_PYTHON": (".venv-trainer", "setup-trainer"),
     "ROLLWAY_AGENT_PYTHON": (".venv-agent", "setup-agent"),
@@ -24,7 +24,9 @@ class Plan:
     """Sizes are in tokens unless their name says otherwise."""
 
     model: str
-    """``smollm2`` (made here), a local folder, or a hub id."""
+    """``smollm2-calculator`` (made here), a local folder, or a hub id."""
+    mode: str
+    """The gateway's: exact or auto. With exact, a turn that is not exact fails the run."""
     tool_parser: str
     """vLLM's, for the model's way of writing tool calls."""
     steps: int

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollway_local.demo_trainer import RunFiles
+from rollway_wire.codec import load_packed
 
 MIN_PEARSON = 0.999
 """Correlation of the sampled tokens' probabilities, engine's against trainer's. Below: they run different policies."""
@@ -32,6 +33,8 @@ class StepReport:
     reward_min: float | None
     reward_max: float | None
     turns: float | None
+    tool_calls: float | None
+    """Per rollout, as the agents count those they carried out; None where they do not."""
     trained_tokens: int
     sequences_per_session: float | None
     fidelity: float | None
@@ -66,13 +69,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def read_report(files: RunFiles, *, steps: int, status: int | None) -> Report:
-    """The report of a run whose trainer ended with ``status``."""
+def read_report(files: RunFiles, *, steps: int, status: int | None, exact: bool = True) -> Report:
+    """The report of a run whose trainer ended with ``status``; ``exact``: every turn had to be."""
     trained = {line["step"]: line["data"] for line in read_lines(files.trainer) if "actor/grad_norm" in line["data"]}
     batches = [line for line in read_lines(files.batches) if not line["validate"]]
     made = tuple(_step(line, trained.get(line["step"])) for line in batches)
     weights = tuple(line["sha256"] for line in read_lines(files.weights))
-    return Report(made, weights, tuple(_problems(made, weights, steps, status)))
+    return Report(made, weights, (*_problems(made, weights, steps, status), *_token_problems(made, exact)))
 
 
 def _step(batch: dict[str, Any], trained: dict[str, Any] | None) -> StepReport:
@@ -90,6 +93,7 @@ def _step(batch: dict[str, Any], trained: dict[str, Any] | None) -> StepReport:
         reward_min=batch["reward_min"],
         reward_max=batch["reward_max"],
         turns=batch["turns_mean"],
+        tool_calls=_tool_calls(batch["trajectories"]),
         trained_tokens=batch["trained_tokens"],
         sequences_per_session=batch["sequences_per_session"],
         fidelity=batch["fidelity"],
@@ -128,6 +132,32 @@ def _problems(steps: Sequence[StepReport], weights: Sequence[str], wanted: int, 
         if before == after:
             found.append(f"the weights that vLLM received after step {i} are those from before it")
     return found
+
+
+def _token_problems(steps: Sequence[StepReport], exact: bool) -> list[str]:
+    """What was sampled and how it was kept: no turn from other tokens than the recorded ones, no token unaccounted."""
+    found = []
+    for s in steps:
+        if exact and s.rollouts_trained and s.fidelity != 1.0:
+            why = "; ".join(s.mirror_reasons) or "no reason was recorded"
+            found.append(f"step {s.step}: fidelity is {s.fidelity}, not 1 ({why}); --mode auto lets such a model run")
+        kept = sum(n for name, n in s.ledger.items() if name != "sampled")
+        if kept != s.ledger["sampled"]:
+            found.append(f"step {s.step}: the ledger does not close: {s.ledger['sampled']} sampled, {kept} accounted")
+        if s.ledger["trained"] != s.trained_tokens:
+            found.append(
+                f"step {s.step}: {s.trained_tokens} tokens are in the rows' loss, {s.ledger['trained']} in the ledger"
+            )
+    return found
+
+
+def _tool_calls(folder: str | None) -> float | None:
+    """Mean over the rollouts whose agent returned ``tool_calls``."""
+    counts = []
+    for path in sorted(Path(folder).glob("*.rwpk")) if folder else ():
+        results = [entry["rollout"]["result"] or {} for entry in load_packed(path.read_bytes())["results"]]
+        counts += [result["tool_calls"] for result in results if "tool_calls" in result]
+    return sum(counts) / len(counts) if counts else None
 
 
 def _over(value: float | None, least: float) -> bool:

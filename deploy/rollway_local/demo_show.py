@@ -98,6 +98,7 @@ def _cells(s: StepReport) -> dict[str, str]:
         "reward mean": _figure(s.reward_mean, ".4f"),
         "reward min .. max": f"{_figure(s.reward_min, '.3f')} .. {_figure(s.reward_max, '.3f')}",
         "model calls per rollout": _figure(s.turns, ".2f"),
+        "tool calls per rollout": _figure(s.tool_calls, ".2f"),
         "trained tokens": str(s.trained_tokens),
         "sequences per session": _figure(s.sequences_per_session, ".2f"),
         "fidelity (turns exact / turns)": _figure(s.fidelity, ".3f"),

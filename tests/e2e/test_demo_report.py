@@ -12,6 +12,7 @@ from rollway_local.demo import parser
 from rollway_local.demo_plan import DemoError, Plan, interpreter
 from rollway_local.demo_report import read_lines, read_report
 from rollway_local.demo_trainer import RunFiles, trainer_command, trainer_environment
+from rollway_wire.codec import dump_packed
 
 STACK = {
     "s3": {"bucket": "rollway"},
@@ -32,7 +33,8 @@ def batch(step: int, **other: Any) -> dict[str, Any]:
         "step": step, "validate": False, "policy_version": step - 1, "groups": 4, "groups_trained": 4, "rollouts": 16,
         "rollouts_trained": 16, "failures": {}, "reward_mean": 0.5, "reward_min": 0.0, "reward_max": 1.0,
         "turns_mean": 2.0, "trained_tokens": 800, "sequences_per_session": 1.0, "fidelity": 1.0,
-        "mirror_reasons": [], "ledger": {"sampled": 800, "trained": 800}, "seconds": 20.0, **other,
+        "mirror_reasons": [], "ledger": {"sampled": 800, "trained": 800}, "seconds": 20.0,
+        "trajectories": None, **other,
     }  # fmt: skip
 
 
@@ -51,6 +53,7 @@ def problems(
     steps: list[dict[str, Any]] | None = None,
     weights: str = "abc",
     status: int = 0,
+    exact: bool = True,
 ) -> tuple[str, ...]:
     files = RunFiles(folder)
     batches = [batch(1), batch(2)] if batches is None else batches
@@ -61,7 +64,7 @@ def problems(
         (files.weights, [{"sha256": w} for w in weights]),
     ):
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return read_report(files, steps=2, status=status).problems
+    return read_report(files, steps=2, status=status, exact=exact).problems
 
 
 def test_a_good_run_has_no_problem(tmp_path: Path) -> None:
@@ -78,6 +81,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"steps": [trained(), trained(**{"actor/grad_norm": 0.0})]}, "step 2 trained nothing"),
     ({"steps": [trained(**{"actor/grad_norm": NAN}), trained()]}, "step 1 trained nothing"),
     ({"batches": [batch(1), batch(2, trained_tokens=0)]}, "step 2 trained nothing: 0 tokens"),
+    ({"batches": [batch(1, fidelity=0.9, mirror_reasons=["no proof"]), batch(2)]}, "fidelity is 0.9, not 1 (no proof)"),
+    ({"batches": [batch(1, fidelity=None), batch(2)]}, "step 1: fidelity is None, not 1 (no reason was recorded)"),
+    (
+        {"batches": [batch(1), batch(2, ledger={"sampled": 801, "trained": 800, "lost": 0})]},
+        "step 2: the ledger does not close: 801 sampled, 800 accounted",
+    ),
+    (
+        {"batches": [batch(1), batch(2, ledger={"sampled": 800, "trained": 790, "lost": 10})]},
+        "step 2: 800 tokens are in the rows' loss, 790 in the ledger",
+    ),
     (
         {"steps": [trained(**{"critic/advantages/max": 0.0, "critic/advantages/min": 0.0}), trained()]},
         "step 1 trained nothing: 800 tokens, largest advantage 0.0",
@@ -90,6 +103,22 @@ BAD: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("wrong", "said"), BAD, ids=[said[:40] for _, said in BAD])
 def test_a_run_that_only_looks_like_training_is_a_failure(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
     assert any(said in problem for problem in problems(tmp_path, **wrong)), problems(tmp_path, **wrong)
+
+
+def test_a_run_that_need_not_be_exact_may_show_less_fidelity(tmp_path: Path) -> None:
+    batches = [batch(1, fidelity=0.5, mirror_reasons=["no proof"]), batch(2)]
+    assert problems(tmp_path, batches=batches, exact=False) == ()
+
+
+def test_tool_calls_are_counted_over_the_rollouts_whose_agents_count_them(tmp_path: Path) -> None:
+    folder = tmp_path / "step-000001-train"
+    folder.mkdir()
+    results: list[Any] = [{"tool_calls": 2}, {"tool_calls": 1}, {"rewards": 0.0}, None]
+    entries = [{"rollout": {"result": result}, "trajectory": None} for result in results]
+    (folder / "g.rwpk").write_bytes(dump_packed({"results": entries}))
+    files = RunFiles(tmp_path)
+    files.batches.write_text(json.dumps(batch(1, trajectories=str(folder))) + "\n")
+    assert [s.tool_calls for s in read_report(files, steps=1, status=0).steps] == [1.5]
 
 
 def test_a_line_still_being_written_is_left_for_later(tmp_path: Path) -> None:

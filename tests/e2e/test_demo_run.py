@@ -100,6 +100,7 @@ def test_each_sampled_token_is_trained_once(run: RunFiles) -> None:
         ledger = line["ledger"]
         assert ledger["sampled"] == ledger["trained"] == line["trained_tokens"] > 0
         assert line["turns_mean"] == 2
+        assert (line["fidelity"], line["sequences_per_session"], line["mirror_reasons"]) == (1.0, 1.0, [])
     for entry in rollouts(run, 2):
         t = load_trajectory(entry["trajectory"])
         assert sum(s.trained_tokens for s in t.sequences) == sum(len(turn.completion_token_ids) for turn in t.turns)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rollway_local import models_calculating
 from tests.kit.scripted_engine import Reply, ScriptedEngine
 from tests.shim.environments import ROOT, agent_python
 
@@ -47,7 +48,8 @@ async def test_it_calculates_answers_and_is_rewarded(python: Path) -> None:
         )
         status, document = await rollout(python, engine.url, {**ROW})
         requests = [body for _, body in engine.requests]
-    assert (status, document["rewards"], document["final_number"], document["model_calls"]) == (0, 1.0, 42.0, 3)
+    assert (status, document["rewards"], document["final_number"]) == (0, 1.0, 42.0)
+    assert (document["model_calls"], document["tool_calls"]) == (3, 1)
     histories = [r["messages"] for r in requests]
     assert [h[: len(histories[i])] for i, h in enumerate(histories[1:])] == histories[:-1]
     assert tool_results(histories[1]) == ["42"]
@@ -63,7 +65,7 @@ async def test_it_calculates_answers_and_is_rewarded(python: Path) -> None:
         [Reply(tool_calls=[("calculator", '{"expression": "os.system(1)"}')]), Reply("hm"), Reply("#### 41")],
         [Reply(tool_calls=[("calculator", '"6 * 7"')]), Reply("hm"), Reply("#### 41")],
         [Reply(tool_calls=[("calculator", '{"expression": "1/0"}'), ("", "{}")]), Reply("hm"), Reply("#### 41")],
-        [Reply(tool_calls=[("calculator", '{"expression": "1"}')])] * 3 + [Reply("#### 41")],
+        [Reply(tool_calls=[("calculator", '{"expression": "1"}')])] * 4 + [Reply("#### 41")],
         [Reply("and so on and so", finish_reason="length"), Reply("#### 41")],
         [Reply("42"), Reply("#### 41 or", finish_reason="length")],
         [Reply("42"), Reply("", tool_calls=[("calculator", '{"expression": "1"}')])],
@@ -78,6 +80,27 @@ async def test_whatever_a_tiny_model_writes_it_is_scored(python: Path, replies: 
         calls = len(engine.requests)
     assert status == 0, document
     assert calls == len(replies) and 0.0 <= document["rewards"] < 0.3
+
+
+async def test_a_tool_call_that_was_not_carried_out_is_not_counted(python: Path) -> None:
+    """Arithmetic that fails, a tool that is not there, then two that work."""
+    wrong = [("calculator", '{"expression": "1/0"}'), ("abacus", '{"x": 1}')]
+    right = [("calculator", '{"expression": "1"}'), ("calculator", '{"expression": "2 + 3"}')]
+    async with ScriptedEngine() as engine:
+        engine.script(Reply(tool_calls=wrong), Reply(tool_calls=right), Reply("5"), Reply("#### 5"))
+        _, document = await rollout(python, engine.url, {**ROW})
+    assert (document["model_calls"], document["tool_calls"]) == (4, 2)
+
+
+async def test_the_demos_model_is_taught_with_what_this_agent_sends(python: Path) -> None:
+    """Another system prompt, tool or question would have the model answer to something it was not taught on."""
+    async with ScriptedEngine() as engine:
+        engine.script(Reply("It is 42."), Reply("#### 42"))
+        await rollout(python, engine.url, {**ROW})
+        first, second = (body for _, body in engine.requests)
+    assert first["messages"][0] == {"role": "system", "content": models_calculating.SYSTEM}
+    assert first["tools"] == second["tools"] == [models_calculating.TOOL]
+    assert second["messages"][-1]["content"] == [{"type": "text", "text": models_calculating.ASK}]
 
 
 async def test_sampling_parameters_reach_the_engine_as_they_are(python: Path) -> None:

@@ -22,7 +22,7 @@ reward = ArithmeticReward()
 
 SYSTEM = "You solve math problems. Use the calculator tool for arithmetic."
 ASK = 'Reply with only the final number after "####", like: #### 7'
-SOLVING_CALLS = 3
+SOLVING_CALLS = 4
 """Model calls at most before the final number is asked for."""
 _OPENAI_PARAMETERS = frozenset(inspect.signature(AsyncCompletions.create).parameters)
 
@@ -76,6 +76,12 @@ def last_text(agent: Agent) -> str:
     return "".join(block.get("text", "") for block in blocks)
 
 
+def calculated(agent: Agent) -> int:
+    """Tool calls that were carried out; a call of no known tool, or of something that is no arithmetic, was not."""
+    results = [block["toolResult"] for m in agent.messages for block in m["content"] if "toolResult" in block]
+    return sum(result["status"] == "success" for result in results)
+
+
 @app.rollout_entrypoint
 async def rollout(payload: dict[str, Any], context: Any) -> dict[str, Any]:
     problem = Problem.model_validate(payload)
@@ -94,6 +100,7 @@ async def rollout(payload: dict[str, Any], context: Any) -> dict[str, Any]:
         "final_text": text,
         "final_number": final_number(text)[0],
         "model_calls": sum(m["role"] == "assistant" for m in agent.messages),
+        "tool_calls": calculated(agent),
     }
 
 

@@ -19,6 +19,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _levels(text: str) -> dict[str, int]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in arithmetic.MIX]:
+        raise argparse.ArgumentTypeError(f"no level {unknown[0]!r}: choose from {', '.join(arithmetic.MIX)}")
+    return {name: arithmetic.MIX[name] for name in names}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rollway_driver.data", description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
@@ -26,6 +33,10 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--train", type=_positive, default=256, metavar="N", help="training rows (256)")
     made.add_argument("--val", type=_positive, default=64, metavar="N", help="validation rows (64)")
     made.add_argument("--seed", type=int, default=0, help="same seed, same rows (0)")
+    made.add_argument(
+        "--levels", type=_levels, default=arithmetic.MIX, metavar="NAMES",
+        help=f"comma-separated of {','.join(arithmetic.LEVELS)} (all)",
+    )  # fmt: skip
     loaded = kinds.add_parser("gsm8k", help="GSM8K; its test split becomes val.parquet")
     loaded.add_argument("--train", type=_positive, metavar="N", help="first N training rows (all)")
     loaded.add_argument("--val", type=_positive, metavar="N", help="first N validation rows (all)")
@@ -37,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _rows(args: argparse.Namespace) -> tuple[list[Row], list[Row]]:
     if args.kind == "arithmetic":
-        return arithmetic.splits(args.train, args.val, args.seed)
+        return arithmetic.splits(args.train, args.val, args.seed, args.levels)
     train, val = gsm8k.from_files(args.files) if args.files else gsm8k.from_hub()
     return train[: args.train], val[: args.val]
 

@@ -7,7 +7,7 @@ difference within groups GRPO has nothing to learn. ``data_source`` is ``arithme
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from rollway_driver.data.errors import DataError
@@ -50,10 +50,10 @@ LEVELS: dict[str, Callable[[random.Random], tuple[str, int]]] = {"easy": _easy, 
 """From the smallest space of questions to the largest."""
 
 
-def splits(train: int, val: int, seed: int) -> tuple[list[Row], list[Row]]:
+def splits(train: int, val: int, seed: int, mix: Mapping[str, int] = MIX) -> tuple[list[Row], list[Row]]:
     """Training and validation rows; no question occurs twice, in either or across both.
 
-    The validation rows depend on ``val`` and ``seed`` alone, and fewer training rows are a prefix of more.
+    The validation rows depend on ``val``, ``seed`` and ``mix`` alone, and fewer training rows are a prefix of more.
 
     Raises:
         DataError: a negative count.
@@ -61,20 +61,20 @@ def splits(train: int, val: int, seed: int) -> tuple[list[Row], list[Row]]:
     if train < 0 or val < 0:
         raise DataError(f"row counts must be 0 or more, got {train} training and {val} validation rows")
     seen: set[str] = set()
-    val_rows = list(islice(_rows(random.Random(f"arithmetic/val/{seed}"), seen), val))
-    return list(islice(_rows(random.Random(f"arithmetic/train/{seed}"), seen), train)), val_rows
+    val_rows = list(islice(_rows(random.Random(f"arithmetic/val/{seed}"), seen, mix), val))
+    return list(islice(_rows(random.Random(f"arithmetic/train/{seed}"), seen, mix), train)), val_rows
 
 
-def _rows(rng: random.Random, seen: set[str]) -> Iterator[Row]:
+def _rows(rng: random.Random, seen: set[str], mix: Mapping[str, int]) -> Iterator[Row]:
     while True:
-        level, expression, value = _fresh(rng, seen)
+        level, expression, value = _fresh(rng, seen, mix)
         seen.add(expression)
         yield Row(f"What is {expression}?", str(value), f"arithmetic/{level}")
 
 
-def _fresh(rng: random.Random, seen: set[str]) -> tuple[str, str, int]:
-    names = list(LEVELS)
-    drawn = rng.choices(names, weights=[MIX[name] for name in names])[0]
+def _fresh(rng: random.Random, seen: set[str], mix: Mapping[str, int]) -> tuple[str, str, int]:
+    names = [name for name in LEVELS if name in mix]
+    drawn = rng.choices(names, weights=[mix[name] for name in names])[0]
     for level in names[names.index(drawn) :]:
         for _ in range(TRIES):
             expression, value = LEVELS[level](rng)
