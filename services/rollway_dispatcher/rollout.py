@@ -80,6 +80,8 @@ class Standing:
     """Extras that have not been let in, the next one last."""
     begun: bool = False
     """One of it has been admitted."""
+    deaths: int = 0
+    """Attempts that died or ran out of time, since this process knows the batch."""
     decided: bool = False
     """It has what it wants, and the rest of it was cancelled."""
 

@@ -17,7 +17,7 @@ from rollway_dispatcher import policy
 from rollway_dispatcher.budgets import Budgets
 from rollway_dispatcher.lifecycle import Duty, Trigger, next_move
 from rollway_dispatcher.retry import retry_delay_s
-from rollway_dispatcher.rollout import Batch, Rollout
+from rollway_dispatcher.rollout import Batch, Rollout, Standing
 from rollway_dispatcher.step import (
     Arrived,
     CancelBatch,
@@ -45,6 +45,8 @@ from rollway_wire.failures import Failure, FailureType
 
 REWARDLESS_LIMIT = 8
 """Results in a row without usable rewards, and none with, after which the agent is taken not to return any."""
+DEATHS = frozenset({FailureType.AGENT_DIED, FailureType.TIMED_OUT})
+"""Failures that an input may be to blame for, and that cost a container."""
 SCAN_EVERY_S = 0.2
 """What is overdue is looked for at most this often."""
 
@@ -227,17 +229,32 @@ class Scheduler:
         self, r: Rollout, failure: Failure, again: Trigger, final: Trigger, outcome: Outcome | None, now: float
     ) -> None:
         batch = self.batches[r.batch_id]
+        if failure.type in DEATHS:
+            batch.groups[r.group].deaths += 1
         delay = retry_delay_s(failure.type, r.attempt, batch.order.limits.max_attempts)
         if delay is not None and not batch.past_deadline:
             self._move(r, again, now)
             r.begin_attempt(self._new_session_id(), now + delay)
             self.sessions[r.session_id or ""] = r
             batch.line.join(r, now, lacking=batch.groups[r.group].lacking)
+            self._quarantine(batch, r.group, failure, now)
             return
         r.failure = failure
         self._move(r, final, now, outcome)
+        self._quarantine(batch, r.group, failure, now)
         if failure.type is FailureType.CONTRACT_ERROR:
             self._break_batch(batch, failure.message, now)
+
+    def _quarantine(self, batch: Batch, group: int, failure: Failure, now: float) -> None:
+        """An input that kills every agent it is given to is given to no more of them."""
+        standing, limit = batch.groups[group], batch.order.policy.quarantine_after
+        if limit is None or standing.decided or standing.succeeded or standing.deaths < limit:
+            return
+        standing.decided = True
+        reason = (
+            f"quarantined: {standing.deaths} agents ended on this input without a result, the last: {failure.message}"
+        )
+        self._cancel_group(batch, standing, reason, now)
 
     def _break_batch(self, batch: Batch, reason: str, now: float) -> None:
         """The set-up is broken: what is left of the batch would only break the same way."""
@@ -318,14 +335,18 @@ class Scheduler:
             return
         if standing.lacking == 0:
             standing.decided = True
-            for ordinal in range(standing.first, standing.first + standing.size):
-                if (r := batch.rollouts.get(ordinal)) is not None:
-                    self._cancel_one(r, f"surplus: its group has the {standing.wanted} results it wants", now)
+            reason = f"surplus: its group has the {standing.wanted} results it wants"
+            self._cancel_group(batch, standing, reason, now)
             self._hedge(batch, now)
             return
         while standing.held and standing.open < standing.lacking and not batch.past_deadline:
             self._let_in(batch, group, now)
         self._hedge(batch, now)
+
+    def _cancel_group(self, batch: Batch, standing: Standing, reason: str, now: float) -> None:
+        for ordinal in range(standing.first, standing.first + standing.size):
+            if (r := batch.rollouts.get(ordinal)) is not None:
+                self._cancel_one(r, reason, now)
 
     def _let_in(self, batch: Batch, group: int, now: float) -> None:
         r = policy.let_in(batch, group)

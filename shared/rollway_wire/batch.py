@@ -137,7 +137,7 @@ class Limits(_Frozen):
 
 
 class Policy(_Frozen):
-    """Which sessions a batch pays for. The defaults run every rollout once, in order."""
+    """Which sessions a batch pays for. The defaults run each rollout once, in order, but for inputs that kill agents."""
 
     admission: Literal["stream", "gang"] = "stream"
     """stream: groups in order, using all the room there is. gang: a group starts only when all of it fits at once, so
@@ -149,6 +149,9 @@ class Policy(_Frozen):
     """with_group: over-sampling, extras start with their group. straggler: hedging, extras are held back until their
     group cannot reach ``n`` without one, or until the batch waits for nothing but one rollout, which has run
     ``HEDGE_FACTOR`` times as long as the batch's median."""
+    quarantine_after: int | None = Field(default=4, ge=1)
+    """An input on which so many attempts have died or run out of time, and none has succeeded, is quarantined: what is
+    left of its group is cancelled, so that it kills no further container. None: never."""
     deadline_s: float | None = Field(default=None, gt=0)
     """From the batch's arrival. What still runs then fails as ``timed_out`` with the partial trajectory it has, what
     has not started is cancelled, and nothing is tried again. None: no deadline."""

@@ -184,6 +184,36 @@ def test_a_pressed_engine_admits_nothing_for_its_pool_until_it_is_relieved() -> 
     assert started(desk.step(Pressure("default", False)).effects) == ["b1/g1/0"]
 
 
+def test_an_input_that_kills_every_agent_is_quarantined_and_one_that_does_not_is_left_alone() -> None:
+    desk = Desk()
+    desk.step(Arrived(batch_of(2, 4, quarantine_after=3, limits={"max_attempts": 2})))
+    desk.run_all()
+    died = Failure(type=FailureType.AGENT_DIED, message="out of memory")
+
+    def die(rollout_id: str) -> None:
+        s = session(desk, rollout_id)
+        desk.step(Happened(s, Trigger.SUSPECTED, died), Collected(s, Outcome(died)), after=5)
+        desk.run_all()
+
+    finish(desk, "b1/g1/3")
+    for index in (0, 1, 2):
+        die(f"b1/g1/{index}")
+    assert states(desk) == {"b1/g1/3": "succeeded"}, "it can be done: the others are tried again"
+    for index in (0, 1):
+        die(f"b1/g0/{index}")
+    assert len(states(desk)) == 1
+    die("b1/g0/2")
+    assert {k: v for k, v in states(desk).items() if k.startswith("b1/g0")} == {
+        f"b1/g0/{i}": "cancelled" for i in range(4)
+    }
+    for p in desk.published[1:]:
+        assert p.rollout.failure is not None
+        assert p.rollout.failure.message.startswith("quarantined: 3 agents")
+        assert "out of memory" in p.rollout.failure.message
+    begun = {e.session_id for e in desk.starts() if e.group == 0}
+    assert begun <= {e.session_id for e in desk.effects if isinstance(e, Stop)}
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     plan=st.lists(st.tuples(st.integers(0, 30), st.booleans(), st.floats(0, 20)), max_size=60),
