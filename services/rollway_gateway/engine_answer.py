@@ -1,10 +1,13 @@
 """The answer of one call as it comes from the engine: read once, its evidence taken, and passed on.
 
-    restart ──► take ──► answered          settled before the agent gets the last bytes
-       ▲         │ ├──► refused            the engine would not take prompt ids
-       └─────────┘ └──► cut ──► resume ──► take
+    restart ──► take ──► answered                    settled before the agent gets the last bytes
+       ▲         ├─────► refused                     the engine would not take prompt ids
+       │         ├─────► cut ───────┬──► resume ──► take
+       └─────────┴─────► WorkerProblem               of which the agent has seen nothing, unless `delivered`
+                              └──► give_failure      what the worker said goes to the agent
 
-It outlives attempts: an answer that goes on after a cut is one answer.
+It outlives attempts: an answer that goes on after a cut, or elsewhere, is one answer. The opening of a stream, which
+comes with its first token, waits for that: until then all of it can be asked for again elsewhere.
 """
 
 from __future__ import annotations
@@ -22,14 +25,14 @@ from rollway_gateway.capture.answers import Answers
 from rollway_gateway.capture.ask import Ask
 from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.capture.message import StreamedMessage
-from rollway_gateway.capture.sse import EventTooLarge, SseBlocks
+from rollway_gateway.capture.sse import EventTooLarge, SseBlocks, data_of
 from rollway_gateway.capture.stream import StreamFilter
 from rollway_gateway.exact.as_stream import as_stream
 from rollway_gateway.exact.asking import Unsaid
 from rollway_gateway.exact.lane import Lane, Way
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.replies import STREAMS, headers_back, send_whole
-from rollway_gateway.upstream import WorkerLost
+from rollway_gateway.upstream import WorkerFailed, WorkerLost
 from rollway_gateway.worker import Worker
 
 Outcome = Literal["answered", "refused", "cut"]
@@ -60,6 +63,11 @@ class EngineAnswer:
         """Unix time of the first token."""
         self.began = False
         """The agent has the answer's head."""
+        self.delivered = False
+        """The agent has something of the answer itself."""
+        self._opening = b""
+        self._openings = ask.n if ask.kind == "chat" else 0
+        """Events of a stream before its first token: one per choice."""
         self._events: StreamFilter | None = None
         self._message: StreamedMessage | None = None
         self._cut: dict[str, Any] | None = None
@@ -70,6 +78,7 @@ class EngineAnswer:
     def restart(self) -> None:
         """Another worker answers from the start."""
         self.discarded += self.sampled
+        self._opening = b""
         self.evidence = Evidence(self._ask.n, echo=self._ask.echo)
         self._events = self._cut = None
         if not self._ask.captured:
@@ -101,6 +110,7 @@ class EngineAnswer:
         Raises:
             AgentError: 502, it cannot be read.
             WorkerLost: the stream ended in the middle.
+            WorkerFailed: 5xx, 429, or an error at the end of the stream that is not the request's fault.
         """
         worker.bytes_at = time.monotonic()
         if self._events is None:
@@ -108,6 +118,9 @@ class EngineAnswer:
         if way.as_chat is not None and 400 <= response.status < 500:
             lane.refused(response.status, await response.read())
             return "refused"
+        if response.status == 429 or response.status >= 500:
+            body, detail = await response.read(), f"it answered {response.status}"
+            raise WorkerFailed(detail, status=response.status, headers=headers_back(response), body=body)
         if response.status != 200:
             return await self._pass_on(response)
         if response.content_type == "text/event-stream":
@@ -116,10 +129,25 @@ class EngineAnswer:
 
     async def _pass_on(self, response: aiohttp.ClientResponse) -> Outcome:
         """The engine refused: its answer goes to the agent unchanged, and nothing was sampled."""
-        body = await response.read()
-        self._call.settle("refused by the engine", sampled=False)
-        await send_whole(self._call.send, response.status, headers_back(response), body)
+        await self._refuse(response.status, headers_back(response), await response.read())
         return "answered"
+
+    async def _refuse(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self._call.settle("refused by the engine", sampled=False)
+        if self.began:
+            raise AgentError(status if status in (400, 503) else 502, f"the worker answered {status}")
+        await send_whole(self._call.send, status, headers, body)
+
+    async def give_failure(self, failure: WorkerFailed, *, retry_after_s: float) -> None:
+        """No other worker can be asked: what this one said goes to the agent, and when to come again if it is busy."""
+        headers = list(failure.headers)
+        if failure.status != 200:
+            if failure.busy and not any(name == b"retry-after" for name, _ in headers):
+                headers.append((b"retry-after", str(max(1, round(retry_after_s))).encode()))
+            await self._refuse(failure.status, headers, failure.body)
+            return
+        assert self._events is not None
+        await self._show(headers, self._events, self._events.end_with_error())
 
     async def _whole(self, worker: Worker, way: Way, response: aiohttp.ClientResponse) -> Outcome:
         body = await response.read()
@@ -164,14 +192,14 @@ class EngineAnswer:
 
     async def _stream(self, worker: Worker, way: Way, response: aiohttp.ClientResponse) -> Outcome:
         """Events go on as they come. The end waits for the record: what the agent has in full is never lost."""
-        events = self._events
+        events, headers = self._events, headers_back(response)
         if events is None:
             self._message = StreamedMessage() if self._keeps_message else None
             events = self._events = StreamFilter(
                 self._ask, self.evidence, worker.fingerprint, translator=way.as_chat, answers=self.answers
             )
         elif way.as_chat is not None and (rest := events.go_on(way.as_chat)):
-            await self._show(headers_back(response), events, rest)
+            await self._show(headers, events, rest)
         blocks = SseBlocks()
         async for data in response.content.iter_any():
             worker.bytes_at = time.monotonic()
@@ -181,7 +209,11 @@ class EngineAnswer:
                 raise AgentError(502, f"the worker's stream is not readable: {e}") from e
             if self.first_at is None and self.evidence.choices:
                 self.first_at = time.time()
-            await self._show(headers_back(response), events, shown)
+            if events.error is not None and error_status(events.error) < 500:
+                shown += events.end_with_error()  # the request's own fault, found out late
+            await self._show(headers, events, shown)
+            if events.error is not None:
+                raise WorkerFailed("it ended the stream with an error", status=200, headers=headers, body=events.error)
             if self.evidence.aborted:
                 return "cut"
             if events.done:
@@ -198,6 +230,8 @@ class EngineAnswer:
             # An error before any token is a refusal that came after the stream's head.
             sampled = not self.evidence.errored or self.evidence.captured_tokens > 0
             self._call.settle(None, sampled=sampled, answer=None if self._message is None else self._message.dump())
+        if not self.delivered and not (shown := self._opened(shown, events)):
+            return
         if not shown:
             return
         if not self.began:
@@ -205,8 +239,20 @@ class EngineAnswer:
             await self._call.send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._call.send({"type": "http.response.body", "body": shown, "more_body": not events.done})
 
+    def _opened(self, shown: bytes, events: StreamFilter) -> bytes:
+        """What goes out while the agent has nothing of the answer: comments, which keep it waiting, and the opening
+        with the first token."""
+        if b"data:" not in shown and not events.done:
+            return shown
+        self._opening += shown
+        if self._opening.count(b"data:") <= self._openings and not events.done:
+            return b""
+        self.delivered = True
+        shown, self._opening = self._opening, b""
+        return shown
+
     def resume(self, lane: Lane) -> bool:
-        """Whether the answer that the engine cut can go on; if so, what is there of it is kept."""
+        """Whether the answer that broke off can go on; if so, what is there of it is kept."""
         cut = self._cut
         head: dict[str, Any]
         logprobs: list[dict[str, Any]] = []
@@ -219,12 +265,23 @@ class EngineAnswer:
             return False
         if not lane.resume(self.evidence, head, logprobs):
             return False
+        if self._events is not None:
+            self._events.error = None
         if cut is None:
             self.evidence.reopen()
         else:  # told again as a whole
             self._before = self.evidence
             self._cut, self.evidence = None, Evidence(self._ask.n)
         return True
+
+
+def error_status(event: bytes) -> int:
+    """The status that an error event names; 500 where it names none."""
+    try:
+        code = orjson.loads(data_of(event) or b"")["error"]["code"]
+    except UNKNOWN_FORM:
+        return 500
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
 
 
 async def _read_out(response: aiohttp.ClientResponse) -> None:

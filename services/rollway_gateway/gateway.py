@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import quote
@@ -22,7 +23,17 @@ from rollway_gateway.settings import GatewaySettings
 from rollway_gateway.store import trajectory_of
 from rollway_gateway.upstream import open_upstream
 from rollway_gateway.worker import Worker
-from rollway_wire.gateway import DEFAULT_POOL, FencePool, PausePool, PoolState, SessionSpec, SessionTicket, WorkerSpec
+from rollway_wire.gateway import (
+    DEFAULT_POOL,
+    DrainWorker,
+    FencePool,
+    PausePool,
+    PoolState,
+    SessionSpec,
+    SessionTicket,
+    WorkerSpec,
+    WorkerState,
+)
 from rollway_wire.problems import Conflict, NotFound
 from rollway_wire.tokens import Trajectory
 
@@ -51,7 +62,7 @@ class Gateway:
         self.keeping = keeping
         self.store = keeping.store
         self.pools = pools
-        self.health = HealthWatch(client, settings, self.workers)
+        self.health = HealthWatch(client, settings, self.workers, self._hand_out)
         restore_pools(pools, keeping.pools, retry_after_s=settings.retry_after_s)
         self.ensure_pool(DEFAULT_POOL)
 
@@ -93,6 +104,22 @@ class Gateway:
 
     def workers(self) -> list[Worker]:
         return [w for pool in self.pools.values() for w in pool.workers.values()]
+
+    def _hand_out(self) -> None:
+        for pool in self.pools.values():
+            pool.hand_out()
+
+    async def drain(self, worker: Worker, how: DrainWorker) -> WorkerState:
+        """No new calls to a worker; wait for those there."""
+        worker.draining = True
+        idle = asyncio.Event()
+        if worker.active:
+            worker.when_idle.append(idle.set)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(how.timeout_s):
+                    await idle.wait()
+        log.info("worker_drained", worker=worker.worker_id, active=worker.active)
+        return worker.state()
 
     def pool_state(self, pool: Pool) -> PoolState:
         return pool.state(self.store.count_open(pool.name))

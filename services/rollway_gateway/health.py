@@ -23,8 +23,17 @@ class HealthWatch:
     """`check` asks one worker; `run` goes round for as long as the gateway lives."""
 
     def __init__(
-        self, client: aiohttp.ClientSession, settings: GatewaySettings, workers: Callable[[], Iterable[Worker]]
+        self,
+        client: aiohttp.ClientSession,
+        settings: GatewaySettings,
+        workers: Callable[[], Iterable[Worker]],
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """
+        Args:
+            changed: called after each check.
+        """
+        self._changed = changed
         self._client = client
         self._prober = Prober(client, settings)
         self._settings = settings
@@ -53,7 +62,8 @@ class HealthWatch:
                     raise ValueError(f"exact mode is set, and it cannot be: {worker.standing.why}")
             if not was:  # before the first call
                 await self._reconcile(worker)
-            worker.check_passed()
+            worker.check_passed(now=time.monotonic())
+            worker.breaker.checked(now=time.monotonic(), open_s=self._settings.breaker_open_s)
             if was and (worker.account is None or worker.account.stale):
                 await self._reconcile(worker)
         except (aiohttp.ClientError, OSError, ValueError) as e:  # TimeoutError is an OSError
@@ -63,10 +73,19 @@ class HealthWatch:
                 limit=self._settings.health_failures,
                 alive_window_s=self._settings.alive_window_s,
             )
+            self._hang_up(worker)
         finally:
             self._checking.discard(worker)
+            self._changed()
         if worker.healthy != was:
             log.info("worker_health", worker=worker.worker_id, healthy=worker.healthy, detail=worker.detail)
+
+    def _hang_up(self, worker: Worker) -> None:
+        """Give up the calls at a worker that has neither passed a check nor sent a byte for too long."""
+        quiet_s = time.monotonic() - max(worker.bytes_at, worker.passed_at)
+        if worker.waits and not worker.healthy and quiet_s > self._settings.hang_s:
+            log.warning("worker_hangs", worker=worker.worker_id, calls=len(worker.waits), quiet_s=round(quiet_s))
+            worker.hang_up()
 
     async def _reconcile(self, worker: Worker) -> None:
         await reconcile(self._client, worker, self._settings.health_timeout_s)

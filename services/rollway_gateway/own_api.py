@@ -15,6 +15,7 @@ from rollway_gateway.worker_address import check_worker_url
 from rollway_wire.codec import MEDIA_TYPE, dump_packed, to_json_tree, trajectory_tree
 from rollway_wire.gateway import (
     POOL_PATTERN,
+    DrainWorker,
     FencePool,
     OpenPool,
     PausePool,
@@ -166,6 +167,12 @@ def _pools(router: APIRouter) -> None:
         gateway = _of(request)
         gateway.pool(pool).remove_worker(worker_id)
         await gateway.keep_pools()
+
+    @router.post("/pools/{pool}/workers/{worker_id}/drain")
+    async def drain_worker(body: DrainWorker, worker_id: str, request: Request, pool: str = PoolName) -> WorkerState:
+        """No new calls to a worker: sessions move, and those in flight end there. Idempotent."""
+        gateway = _of(request)
+        return await gateway.drain(gateway.pool(pool).worker(worker_id), body)
 
     @router.post("/pools/{pool}/open")
     async def open_pool(body: OpenPool, request: Request, pool: str = PoolName) -> PoolState:

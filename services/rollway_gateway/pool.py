@@ -1,10 +1,15 @@
-"""A pool: one trainer's workers, one policy version, one gate. Pure state; calls enter, choose a worker, and leave."""
+"""A pool: one trainer's workers, one policy version, one gate. Pure state.
+
+A call enters, and from then until it leaves is in flight, but for the time that it waits: while the pool is paused, or
+while every worker that it could go to is full. A place that becomes free is given to the call that waits longest.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, overload
 
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.worker import Worker, split_worker_url
@@ -23,6 +28,25 @@ class PoolCall(Protocol):
         """Where it is being answered, and under which request id; None: nowhere."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class Seeking:
+    """A call that looks for a place."""
+
+    call: PoolCall
+    preferred: str | None
+    """The session's worker."""
+    avoided: Collection[Worker]
+    """Not these."""
+    room: int
+    """A worker with so many calls is full."""
+    first: bool
+    """Its answer has begun: it goes before others."""
+    wake: Callable[[], None]
+    """Called once, when it has waited; ``worker`` or ``error`` is set."""
+    worker: Worker | None = None
+    error: AgentError | None = None
+
+
 class Pool:
     """Workers, gate and calls in flight of one name."""
 
@@ -34,8 +58,8 @@ class Pool:
         self.policy_version: int | None = None
         self.workers: dict[str, Worker] = {}
         self._calls: set[PoolCall] = set()
-        self._held: dict[PoolCall, Callable[[], None]] = {}
-        """Calls that wait for the gate, and what wakes them."""
+        self._waiting: list[Seeking] = []
+        """Calls that wait for the gate, or for a place at a worker."""
         self._retry_after_s = retry_after_s
         self._idle: list[Callable[[], None]] = []
 
@@ -56,21 +80,73 @@ class Pool:
             AgentError: 503 with Retry-After while fenced, and while paused where new calls are refused.
         """
         if self.gate == "fenced" or (self.gate == "paused" and self._refuses):
-            raise AgentError(
-                503, f"pool {self.name!r} is {self.gate} for a weight update: try again",
-                retry_after_s=self._retry_after_s,
-            )  # fmt: skip
+            raise self._refusal()
         self._calls.add(call)
 
-    def hold(self, call: PoolCall, wake: Callable[[], None]) -> None:
-        """An admitted call waits while the pool is paused; ``wake`` is called when the gate changes, and the call
-        enters again."""
-        self._held[call] = wake
-        self._take_out(call)
+    def place(self, seeking: Seeking, *, limit: int) -> Worker | None:
+        """A place at a worker for an admitted call; `free` it. None: it waits, until its ``wake`` is called.
 
-    def release(self, call: PoolCall) -> None:
-        """A call waits no longer, whatever became of it."""
-        self._held.pop(call, None)
+        Args:
+            limit: most calls that may wait.
+
+        Raises:
+            AgentError: 503 with Retry-After: no worker, a fence, or as many wait.
+        """
+        if self.gate == "fenced":
+            raise self._refusal()
+        if self.gate == "open" and not self._waiting and (worker := self._taken(seeking)) is not None:
+            return worker
+        if self.gate == "open":
+            self._usable(seeking.avoided)
+        if len(self._waiting) >= limit:
+            raise AgentError(
+                503, f"pool {self.name!r} is full: {limit} calls wait; try again", retry_after_s=self._retry_after_s
+            )
+        self._waiting.insert(0 if seeking.first else len(self._waiting), seeking)
+        self._take_out(seeking.call)
+        return None
+
+    def free(self, worker: Worker) -> None:
+        """A call left the place it had."""
+        worker.free()
+        self.hand_out()
+
+    def stop_waiting(self, seeking: Seeking) -> None:
+        """A call waits no longer and takes no place."""
+        if seeking in self._waiting:
+            self._waiting.remove(seeking)
+        elif seeking.worker is not None:
+            self._take_out(seeking.call)
+            self.free(seeking.worker)
+
+    def hand_out(self) -> None:
+        """Give free places to the calls that wait, in their order."""
+        if self.gate != "open" or not self._waiting:
+            return
+        for seeking in list(self._waiting):
+            try:
+                seeking.worker = self._taken(seeking)
+            except AgentError as e:
+                seeking.error = e
+            if seeking.worker is None and seeking.error is None:
+                if not seeking.avoided:
+                    return  # nobody else finds a place either
+                continue
+            self._waiting.remove(seeking)
+            if seeking.worker is not None:
+                self._calls.add(seeking.call)
+            seeking.wake()
+
+    def _taken(self, seeking: Seeking) -> Worker | None:
+        worker = self.choose(seeking.preferred, seeking.avoided, room=seeking.room)
+        if worker is not None:
+            worker.take()
+        return worker
+
+    def _refusal(self) -> AgentError:
+        return AgentError(
+            503, f"pool {self.name!r} is {self.gate} for a weight update: try again", retry_after_s=self._retry_after_s
+        )
 
     def leave(self, call: PoolCall) -> None:
         self._take_out(call)
@@ -80,22 +156,40 @@ class Pool:
         if not self._calls:
             self._tell_idle()
 
-    def choose(self, preferred: str | None, tried: Collection[Worker]) -> Worker:
-        """The session's own worker while it is healthy, else the least loaded for its weight.
+    @overload
+    def choose(self, preferred: str | None, avoided: Collection[Worker]) -> Worker: ...
+    @overload
+    def choose(self, preferred: str | None, avoided: Collection[Worker], *, room: int) -> Worker | None: ...
+    def choose(self, preferred: str | None, avoided: Collection[Worker], *, room: int | None = None) -> Worker | None:
+        """The session's own worker while it can be asked, else the least loaded for its weight.
+
+        Args:
+            room: a worker with so many calls is full; None: it is not looked at.
 
         Raises:
-            AgentError: 503 with Retry-After when no healthy worker is left.
+            AgentError: 503 with Retry-After when no worker can be asked. None: all that can are full.
         """
+        usable = self._usable(avoided)
+        sound = [w for w in usable if w.breaker.admits(w.active)] or usable
+        able = sound if room is None else [w for w in sound if w.active < room]
+        if not able:
+            return None
         own = self.workers.get(preferred) if preferred is not None else None
-        if own is not None and own.healthy and own not in tried:
+        if own is not None and own in able:
             return own
-        healthy = [w for w in self.workers.values() if w.healthy and w not in tried]
-        if not healthy:
-            why = "has no workers" if not self.workers else "has no healthy worker"
-            raise AgentError(503, f"pool {self.name!r} {why}", retry_after_s=self._retry_after_s)
-        chosen = min(healthy, key=lambda w: (w.active / w.weight, w.picks / w.weight))
+        chosen = min(able, key=lambda w: (w.active / w.weight, w.picks / w.weight))
         chosen.picks += 1
         return chosen
+
+    def _usable(self, avoided: Collection[Worker]) -> list[Worker]:
+        usable = [w for w in self.workers.values() if w.usable and w not in avoided]
+        if not usable:
+            why = "has no workers" if not self.workers else "has no healthy worker"
+            raise AgentError(503, f"pool {self.name!r} {why}", retry_after_s=self._retry_after_s)
+        return usable
+
+    def has_other(self, avoided: Collection[Worker]) -> bool:
+        return any(w.usable and w not in avoided for w in self.workers.values())
 
     # -- the gate
 
@@ -112,19 +206,17 @@ class Pool:
         if policy_version is not None:
             self.policy_version = policy_version
         self._tell_idle()
-        self._wake()
+        self.hand_out()
 
     def fence(self) -> None:
         self.gate = "fenced"
-        self._wake()
+        waiting, self._waiting = self._waiting, []
+        for seeking in waiting:
+            seeking.error = self._refusal()
+            seeking.wake()
 
     def pause(self, *, refuses: bool) -> None:
         self.gate, self._refuses = "paused", refuses
-
-    def _wake(self) -> None:
-        waiting, self._held = self._held, {}
-        for wake in waiting.values():
-            wake()
 
     def when_idle(self, tell: Callable[[], None]) -> None:
         """Call ``tell`` once, when no call is in flight or the pool is opened; at once if that is so."""
@@ -166,6 +258,7 @@ class Pool:
         if same is not None:
             del self.workers[same.worker_id]
             same.worker_id = worker_id
+            same.draining = False
             same.change(spec.model_name, spec.weight, spec.tokenizer, spec.routed_experts)
         worker = same or Worker(
             worker_id, url, path, spec.model_name, spec.weight, spec.tokenizer, spec.routed_experts
@@ -181,11 +274,21 @@ class Pool:
         Raises:
             NotFound: no such worker.
         """
-        if self.workers.pop(worker_id, None) is None:
+        del self.workers[self.worker(worker_id).worker_id]
+        self.hand_out()
+
+    def worker(self, worker_id: str) -> Worker:
+        """Raises:
+        NotFound: no such worker."""
+        found = self.workers.get(worker_id)
+        if found is None:
             raise NotFound(f"pool {self.name!r} has no worker {worker_id!r}")
+        return found
 
     def state(self, sessions: int) -> PoolState:
         return PoolState(
             pool=self.name, gate=self.gate, policy_version=self.policy_version, in_flight=self.in_flight,
-            sessions=sessions, workers=[w.state() for w in self.workers.values()], held=len(self._held),
+            sessions=sessions, workers=[w.state() for w in self.workers.values()],
+            held=0 if self.gate == "open" else len(self._waiting),
+            waiting=len(self._waiting) if self.gate == "open" else 0,
         )  # fmt: skip

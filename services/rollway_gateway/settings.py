@@ -80,10 +80,22 @@ class GatewaySettings(ServiceSettings):
     """A worker that sends no byte of an answer for so long has failed the call (unstreamed: the whole generation)."""
     upstream_keepalive_s: float = Field(default=4, gt=0)
     """Idle connections to workers live so long; vLLM closes its own after 5 s."""
-    max_attempts: int = Field(default=2, ge=1, le=5)
-    """Workers tried for a call whose connection fails before anything was delivered."""
+    max_attempts: int = Field(default=3, ge=1, le=5)
+    """Workers tried for a call of whose answer nothing was delivered."""
+    retry_backoff_s: float = Field(default=0.2, ge=0)
+    """Before a call is tried again it waits a random time of up to so long, then up to twice as long, and so on."""
+    breaker_failures: int = Field(default=5, ge=1)
+    """Calls in a row that fail at a worker before others are preferred to it."""
+    breaker_open_s: float = Field(default=5, gt=0)
+    """After so long, and a passed check, such a worker is tried with one call."""
+    hang_s: float = Field(default=60, gt=0)
+    """Calls at a worker that passes no check and sends no byte for so long are given up there."""
+    max_in_flight: int = Field(default=1024, ge=1)
+    """Most calls at one worker at once; further ones wait for a place."""
+    max_waiting: int = Field(default=4096, ge=0)
+    """Most calls of one pool that wait, for a place or for a paused pool; further ones are told to come again."""
     hold_s: float = Field(default=900, gt=0)
-    """A call waits at most so long for a paused pool to open."""
+    """A call waits at most so long for a paused pool to open, or for a place at a worker."""
     retry_grace_s: float = Field(default=10, ge=0)
     """A call whose client left goes on for so long, and its answer waits so long, for a retry with the same body, which
     then gets it. 0: such a call is cancelled at once."""

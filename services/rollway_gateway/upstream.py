@@ -11,7 +11,16 @@ from rollway_gateway.settings import GatewaySettings
 from rollway_gateway.worker_address import WorkerResolver
 
 
-class WorkerLost(Exception):
+class WorkerProblem(Exception):
+    """A worker did not answer, by no fault of the request. Another may be asked.
+
+    WorkerLost      the connection failed
+    WorkerSilent    no byte came
+    WorkerFailed    it said so itself
+    """
+
+
+class WorkerLost(WorkerProblem):
     """The connection failed: refused, reset, or closed before the answer was whole. Another worker may be tried."""
 
     def __init__(self, detail: str, *, refused: bool = False) -> None:
@@ -20,8 +29,25 @@ class WorkerLost(Exception):
         """No connection could be made, so the same worker need not be tried again."""
 
 
-class WorkerSilent(Exception):
+class WorkerSilent(WorkerProblem):
     """The connection stands and no byte came for the allowed time."""
+
+
+class WorkerFailed(WorkerProblem):
+    """It answered with a 5xx or a 429, or ended its stream with an error."""
+
+    def __init__(self, detail: str, *, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """
+        Args:
+            status: of the answer; 200 for a stream, whose error ``body`` is then the last event.
+        """
+        super().__init__(detail)
+        self.status, self.headers, self.body = status, headers, body
+
+    @property
+    def busy(self) -> bool:
+        """It takes no more for now, and is well."""
+        return self.status in (429, 503)
 
 
 @asynccontextmanager

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from asyncio import Timeout, get_running_loop
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from rollway_gateway.breaker import Breaker
 from rollway_gateway.capture.stream import Fingerprint
 from rollway_gateway.engine_account import EngineAccount
 from rollway_gateway.exact.standing import UNKNOWN, Standing
@@ -48,6 +51,15 @@ class Worker:
     healthy: bool = False
     detail: str | None = "not checked yet"
     failures: int = 0
+    passed_at: float = float("-inf")
+    """Loop time of the latest check that it passed."""
+    breaker: Breaker = field(default_factory=Breaker)
+    draining: bool = False
+    """It gets no new calls."""
+    when_idle: list[Callable[[], None]] = field(default_factory=list)
+    """Called once each, when no call is there any more."""
+    waits: set[Timeout] = field(default_factory=set)
+    """Of the calls there, for bytes."""
     active: int = 0
     picks: int = 0
     """Sessions ever placed here."""
@@ -80,16 +92,38 @@ class Worker:
         self.given_model, self.weight, self.tokenizer = model, weight, tokenizer
         self.routed_experts = routed_experts
 
-    def check_passed(self) -> None:
+    @property
+    def usable(self) -> bool:
+        return self.healthy and not self.draining
+
+    def take(self) -> None:
+        """A call goes there."""
+        self.active += 1
+
+    def free(self) -> None:
+        """A call left."""
+        self.active -= 1
+        if not self.active:
+            waiting, self.when_idle = self.when_idle, []
+            for tell in waiting:
+                tell()
+
+    def hang_up(self) -> None:
+        """Nothing more is expected of it: its calls end as if they had waited long enough."""
+        for wait in self.waits:
+            wait.reschedule(get_running_loop().time())
+
+    def check_passed(self, *, now: float) -> None:
         if not self.healthy:
             self.fingerprint.forget()  # it may have been restarted with another configuration
             self.agreements = self.readings = 0
             self.grammars.clear()
-        self.healthy, self.failures, self.detail = True, 0, None
+        self.healthy, self.failures, self.detail, self.passed_at = True, 0, None, now
 
     def answered(self) -> None:
         """A call got its answer: what failed before was not one failure after another."""
         self.failures = 0
+        self.breaker.answered()
 
     def check_failed(self, detail: str, *, now: float, limit: int, alive_window_s: float) -> None:
         """A failed check. It counts only when no answer's bytes flowed lately: busy is not dead."""
@@ -104,5 +138,6 @@ class Worker:
             worker_id=self.worker_id, url=self.url, api_path=self.api_path, model_name=self.model, weight=self.weight,
             healthy=self.healthy, active_requests=self.active, detail=self.detail, mode=self.standing.mode,
             mode_reason=self.standing.said, routed_experts=self.routed_experts,
-            ledger=None if self.account is None else self.account.state(),
+            ledger=None if self.account is None else self.account.state(), draining=self.draining,
+            breaker=self.breaker.state,
         )  # fmt: skip

@@ -106,6 +106,10 @@ class WorkerState(_Frozen):
     """They are kept of its turns."""
     ledger: WorkerLedger | None = None
     """None: the engine shows no count of its tokens, or was not asked yet."""
+    draining: bool = False
+    """It gets no new calls. Registering it again ends that."""
+    breaker: Literal["closed", "open", "half_open"] = "closed"
+    """Not closed: calls failed there one after another, and go elsewhere while there is an elsewhere."""
 
 
 class EngineLoad(_Frozen):
@@ -139,6 +143,8 @@ class PoolState(_Frozen):
     workers: list[WorkerState]
     held: int = 0
     """Calls that wait for a paused pool to open."""
+    waiting: int = 0
+    """Calls that wait for a free place at a worker."""
 
 
 class OpenPool(_Frozen):
@@ -161,6 +167,13 @@ class PausePool(_Frozen):
     """abort: the workers are told to end the generations now; one that has no route for it is drained."""
     timeout_s: float = Field(default=30.0, ge=0, le=3600)
     """How long to wait until no call is at a worker; the pool stays paused either way."""
+
+
+class DrainWorker(_Frozen):
+    """POST /v1/pools/{pool}/workers/{worker_id}/drain: no new calls there; sessions move, those in flight end."""
+
+    timeout_s: float = Field(default=30.0, ge=0, le=3600)
+    """How long to wait until no call is there; it gets no new ones either way."""
 
 
 class FencePool(_Frozen):

@@ -97,7 +97,7 @@ def test_an_engine_that_dies_in_the_stream_is_shown_as_it_is() -> None:
     ask = read_ask("chat", b'{"messages": [], "stream": true, "return_token_ids": true}', {})
     evidence = Evidence(1)
     events = StreamFilter(ask, evidence, Fingerprint())
-    shown = b"".join(events.block(b) for b in SseBlocks().feed(recorded))
+    shown = events.blocks(SseBlocks().feed(recorded)) + events.end_with_error()
     assert shown.endswith(recorded[recorded.index(b'data: {"error"') :].rstrip() + b"\n\n")
     assert evidence.problem is not None
     assert "EngineCore encountered an issue" in evidence.problem

@@ -178,6 +178,7 @@ MODELS: dict[str, BaseModel] = {
     ),
     "open_pool": gateway.OpenPool(policy_version=4),
     "pause_pool": gateway.PausePool(in_flight="abort", timeout_s=5),
+    "drain_worker": gateway.DrainWorker(timeout_s=5),
     "fence_pool": gateway.FencePool(drain_timeout_s=60.0, abort=False),
 }  # fmt: skip
 

@@ -59,6 +59,7 @@ class StreamFilter:
         "_held",
         "_translator",
         "done",
+        "error",
         "head",
     )
 
@@ -84,6 +85,8 @@ class StreamFilter:
         """``id`` and ``created`` of the answer."""
         self.done = False
         """[DONE] was read."""
+        self.error: bytes | None = None
+        """The event with the error that the engine ended the stream with."""
 
     def go_on(self, translator: Translator) -> bytes:
         """Another stream goes on with the answer that was cut; what the agent gets for the cut chunk."""
@@ -98,11 +101,11 @@ class StreamFilter:
         return _event({**cut, "choices": kept}) if kept else b""
 
     def blocks(self, blocks: Iterable[bytes]) -> bytes:
-        """What the agent gets for several, up to one that says that the engine aborted."""
+        """What the agent gets for several, up to one that says that the engine aborted or failed."""
         shown = []
         for block in blocks:
             shown.append(self.block(block))
-            if self._evidence.aborted:
+            if self._evidence.aborted or self.error is not None:
                 break
         return b"".join(shown)
 
@@ -121,9 +124,8 @@ class StreamFilter:
             self._evidence.fail("an event of the stream is not JSON")
             return block + b"\n\n"
         if not isinstance(payload, dict) or "error" in payload:
-            self._evidence.fail(f"the engine ended the stream with an error: {data[:300].decode(errors='replace')}")
-            self._evidence.errored = True
-            return self.release() + block + b"\n\n"
+            self.error = block
+            return b""
         try:
             if self._translator is None:
                 return self._chunk(payload)
@@ -131,6 +133,14 @@ class StreamFilter:
         except UNKNOWN_FORM as e:
             self._evidence.fail(f"an event of the stream has an unknown form: {type(e).__name__}: {e}")
             return block + b"\n\n"
+
+    def end_with_error(self) -> bytes:
+        """The error is the answer's end."""
+        error, self.error = self.error or b"", None
+        said = (data_of(error) or b"")[:300].decode(errors="replace")
+        self._evidence.fail(f"the engine ended the stream with an error: {said}")
+        self._evidence.errored = self.done = True
+        return self.release() + error + b"\n\ndata: [DONE]\n\n"
 
     def release(self) -> bytes:
         """The chunks still held."""

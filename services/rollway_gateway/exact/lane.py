@@ -250,6 +250,11 @@ class Lane:
                 reason = self._remember(turn, answers[turn.choice]) or reason
             self._fidelity.count(turn.turn_id, reason)
 
+    def fits(self, worker: Worker) -> bool:
+        """Whether an answer that broke off may go on there: its ids mean the same."""
+        was, other = None if self._worker is None else self._worker.standing.exact, worker.standing.exact
+        return was is not None and other is not None and was.template.sha256 == other.template.sha256
+
     def resume(self, evidence: Evidence, head: Mapping[str, Any], logprobs: list[dict[str, Any]]) -> bool:
         """Whether an answer that the engine cut can go on; if so, the next `way` does.
 
