@@ -137,7 +137,7 @@ class Limits(_Frozen):
 
 
 class Policy(_Frozen):
-    """Which sessions a batch pays for. The defaults run each rollout once, in order, but for inputs that kill agents."""
+    """Which sessions a batch pays for. By default every rollout runs once, in order, but on inputs that kill agents."""
 
     admission: Literal["stream", "gang"] = "stream"
     """stream: groups in order, using all the room there is. gang: a group starts only when all of it fits at once, so
