@@ -53,7 +53,7 @@ fuzz: setup-dev ## Feed readers and routes anything for a long time (FUZZ_SECOND
 	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) $(BIN)/python -m pytest tests/fuzz $(ARGS)
 
 soak: setup-dev ## Kill a gateway under load 200 times (KILLS=n): no answer lost, none doubled
-	@ROLLWAY_SOAK_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/gateway/test_restart.py -k under_load -s --timeout=7200
+	@SOAK_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/gateway/test_restart.py -k under_load -s --timeout=7200
 
 lint: setup-dev ## Formatting and lint rules, nothing changed
 	@$(BIN)/ruff format --check .

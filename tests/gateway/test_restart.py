@@ -19,7 +19,7 @@ from tests.kit.scripted_engine import Reply, ScriptedEngine
 from tests.kit.scripted_model import write_model
 from tests.kit.services import Services
 
-KILLS = int(os.environ.get("ROLLWAY_SOAK_KILLS", "4"))
+KILLS = int(os.environ.get("SOAK_KILLS", "4"))
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
