@@ -102,6 +102,24 @@ async def test_the_same_session_mirrored_breaks_apart(engine: ScriptedEngine) ->
     assert made.metadata["mode_reason"] == "mirror mode is set"
 
 
+async def test_an_agent_that_prompts_with_ids_of_its_own_is_exact_and_one_that_prompts_with_text_is_not(
+    gateway: RunningGateway, engine: ScriptedEngine
+) -> None:
+    engine.script(Reply("four"), Reply("five"), Reply("six"))
+    ids, text = await gateway.open(), await gateway.open()
+    async with gateway.openai(ids) as client:
+        prompt = [BOS, *text_ids("two and two?")]
+        for _ in range(2):
+            answer = await client.completions.create(model="m", prompt=prompt, extra_body={"return_token_ids": True})
+            prompt = [*prompt, *answer.choices[0].model_extra["token_ids"], *text_ids(" and?")]
+    async with gateway.openai(text) as client:
+        await client.completions.create(model="m", prompt="two and two?")
+    made, other = await gateway.seal(ids["session_id"]), await gateway.seal(text["session_id"])
+    assert (made.mode, made.metadata["fidelity"], len(made.sequences)) == ("exact", {"turns": 2, "exact": 2}, 1)
+    assert (other.mode, other.metadata["fidelity"]) == ("mirror", {"turns": 1, "exact": 0})
+    assert "own text" in other.metadata["branches"][0]["reason"]
+
+
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "log-probs": {"logprobs": True},

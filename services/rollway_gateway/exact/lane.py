@@ -28,6 +28,7 @@ from rollway_gateway.exact.learn import learn
 from rollway_gateway.exact.request import (
     asked_length,
     options_of,
+    prompt_of_ids,
     reads_engine,
     shows_special,
     token_body,
@@ -110,6 +111,8 @@ class Lane:
         """Routed experts of the answer's parts before the last."""
         self._by_chat = False
         """The engine's chat route answers."""
+        self._own_ids = prompt_of_ids(ask.body) if ask.kind == "text" else None
+        """The agent prompts with ids itself: nothing is between what it says and what the engine is prompted with."""
 
     async def way(self, worker: Worker, model: str, version: int) -> Way:
         """Choose for an attempt on ``worker``, under a policy version.
@@ -141,7 +144,7 @@ class Lane:
         asked, standing = self._ask.body, worker.standing
         exact = standing.exact
         self._reason = standing.why if exact is None else self._unplannable()
-        if self._reason is not None or exact is None:
+        if self._reason is not None or exact is None or self._own_ids is not None:
             return asked, None
         plan = await self._planned(exact)
         self._reason = None if plan.drift is None else f"{plan.drift.reason}: {plan.drift.detail}"
@@ -161,7 +164,7 @@ class Lane:
 
     def _unplannable(self) -> str | None:
         if self._ask.kind == "text":
-            return "a text completion: its prompt is the agent's own"
+            return None if self._own_ids is not None else "a text completion: its prompt is the agent's own text"
         return unplannable(self._ask.body) if self._ask.captured else "not captured"
 
     async def _room(self, worker: Worker, body: Mapping[str, Any] | None) -> int | None:
@@ -246,6 +249,8 @@ class Lane:
             if self._limit is not None and turn.finish_reason == "length":
                 self._fidelity.truncated.append(turn.turn_id)
             reason = self._reason
+            if self._own_ids is not None and turn.prompt_token_ids != self._own_ids:
+                reason = reason or "the engine was prompted with other ids than the agent gave"
             if record.answered and turn.choice in answers:
                 reason = self._remember(turn, answers[turn.choice]) or reason
             self._fidelity.count(turn.turn_id, reason)

@@ -12,6 +12,7 @@ from typing import Any
 
 from rollway_gateway.exact.standing import Exact
 from rollway_gateway.render import Options
+from rollway_wire.tokens import IDS
 
 _SAMPLING = frozenset({
     "frequency_penalty", "presence_penalty", "repetition_penalty", "length_penalty", "logit_bias", "n", "seed", "stop",
@@ -102,6 +103,14 @@ def options_of(body: Mapping[str, Any]) -> Options:
     if (documents := body.get("documents")) is not None:
         kwargs["documents"] = documents
     return Options(tools=body.get("tools"), kwargs=kwargs)
+
+
+def prompt_of_ids(body: Mapping[str, Any]) -> array[int] | None:
+    """The one prompt of token ids of a text completion; None: it is text, or several."""
+    prompt = body.get("prompt")
+    if not isinstance(prompt, list) or not prompt or not all(type(i) is int and 0 <= i < 2**31 for i in prompt):
+        return None
+    return array(IDS, prompt)
 
 
 def asked_length(body: Mapping[str, Any]) -> Any:
