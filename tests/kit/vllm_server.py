@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_S = 420.0
 _NAMED_BY = {"tiny": "ROLLWAY_TEST_MODEL", "smollm2": "ROLLWAY_TEST_SMOLLM2"}
-_CONTEXT = {"tiny": 1024, "smollm2": 4096}
+_CONTEXT = {"tiny": 2048, "smollm2": 4096}
 _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "auto",
