@@ -85,6 +85,7 @@ def test_with_a_stack_of_its_own_to_a_parquet_file(services: Services, tmp_path:
     assert again == 2 and "http://x" in said, "a model server that is not there is said before any rollout"
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.heavy)])
 def test_interrupted_and_resumed_it_runs_each_rollout_once(stack: Stack, number: signal.Signals) -> None:
     """At a dispatcher that goes on meanwhile: what was read is kept, the rest is read by the resumed run."""
@@ -117,6 +118,7 @@ def test_interrupted_and_resumed_it_runs_each_rollout_once(stack: Stack, number:
         assert batch.total == 6
 
 
+@pytest.mark.timeout(400)
 def test_a_batch_cancelled_at_the_dispatcher_is_made_up_by_the_next_run(stack: Stack) -> None:
     assert stack.dispatcher is not None
     go = stack.folder / "go"
