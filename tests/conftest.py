@@ -16,12 +16,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import hypothesis
 import pytest
 from blockbuster import BlockBuster
 
 from tests.kit.object_storage import Bucket, new_bucket, s3_client, s3_server
 from tests.kit.services import Services
 from tests.kit.vllm_server import VllmServer, running_vllm
+
+# How long an example takes says something of the machine, and nothing of the code.
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 REGION = "us-west-2"
 CLEAN_PREFIXES = ("AWS_", "ROLLWAY_", "OPENAI_", "ANTHROPIC_", "VLLM_", "VERL_")
