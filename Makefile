@@ -69,10 +69,13 @@ types: setup-dev ## Static types, strict
 imports: setup-dev ## Who may import whom
 	@$(BIN)/lint-imports
 
-bench: setup-dev setup-trainer ## Gateways, fidelity and updates, recorded with their tables (CHECK=1: ours against the record)
+bench: setup-dev setup-trainer ## Gateways, fidelity, updates and the dispatcher, recorded with their tables (CHECK=1: ours against the record)
 	@$(BIN)/python -m benchmarks.gateway $(if $(CHECK),--check,--record)
 	@$(if $(CHECK),true,$(BIN)/python -m benchmarks.fidelity --record)
 	@$(if $(CHECK),true,$(BIN)/python -m benchmarks.update --record)
+	@$(if $(CHECK),true,$(BIN)/python -m benchmarks.dispatcher.simulation --record)
+	@$(if $(CHECK),true,$(BIN)/python -m benchmarks.dispatcher.side_by_side --record)
+	@$(if $(CHECK),true,$(BIN)/python -m benchmarks.dispatcher.scale --record)
 	@$(if $(CHECK),true,$(BIN)/python -m benchmarks.readme)
 
 clean: ## Remove environments, caches and what runs left behind

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.dispatcher import scale, side_by_side, simulation
 from benchmarks.fidelity import table as fidelity
 from benchmarks.gateway import baseline
 from benchmarks.gateway import table as gateway
@@ -28,6 +29,9 @@ SECTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "gateway": _gateway,
     "fidelity": fidelity.text,
     "update": update.text,
+    "side_by_side": side_by_side.text,
+    "scale": scale.text,
+    "simulation": simulation.text,
 }
 """Name of a recorded run, and its table in Markdown."""
 

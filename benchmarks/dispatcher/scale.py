@@ -16,13 +16,14 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import uvloop
 
-from benchmarks.gateway import machine
+from benchmarks.gateway import baseline, machine
 from benchmarks.gateway.process import Process
 from benchmarks.gateway.table import markdown
 
@@ -190,11 +191,13 @@ async def _results(http: aiohttp.ClientSession, base: str, batch: str) -> list[d
     return found
 
 
-def shown(rows: list[dict[str, Any]]) -> str:
+def text(recorded: Mapping[str, Any]) -> str:
+    """Of a recorded run, in Markdown."""
+
     def cell(value: Any) -> str:
         return value if isinstance(value, str) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
-    return markdown(list(COLUMNS.values()), [[cell(row[name]) for name in COLUMNS] for row in rows])
+    return markdown(list(COLUMNS.values()), [[cell(row[name]) for name in COLUMNS] for row in recorded["rows"]])
 
 
 def main() -> None:
@@ -202,13 +205,17 @@ def main() -> None:
     parser.add_argument("--sizes", default="100,500,1000,2500,5000")
     parser.add_argument("--sleep", type=float, default=60.0, help="seconds that the longest agent sleeps (60)")
     parser.add_argument("--no-push", action="store_true", help="agents never report: results are noticed by listing")
+    parser.add_argument("--record", action="store_true", help="write the run to baselines/scale.json")
     args = parser.parse_args()
     rows = []
     for n in map(int, args.sizes.split(",")):
         print(f"{n} rollouts", file=sys.stderr, flush=True)
         rows.append(uvloop.run(measure(n, args.sleep, pushes=not args.no_push)))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    print(shown(rows))
+    content = {"machine": machine.described(), "rows": rows}
+    print(text(content))
+    if args.record:
+        baseline.save(baseline.FOLDER / "scale.json", **content)
 
 
 if __name__ == "__main__":

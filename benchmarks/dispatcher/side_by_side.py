@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import aiohttp
 import uvloop
 
 from benchmarks.dispatcher.scale import BUCKET, free_port, percentile
-from benchmarks.gateway import machine
+from benchmarks.gateway import baseline, machine
 from benchmarks.gateway.environments import interpreter
 from benchmarks.gateway.process import Process
 from benchmarks.gateway.table import markdown
@@ -169,11 +169,13 @@ async def _left(scene: Scene, http: aiohttp.ClientSession, patience_s: float) ->
         await asyncio.sleep(0.5)
 
 
-def shown(rows: list[dict[str, Any]]) -> str:
+def text(recorded: Mapping[str, Any]) -> str:
+    """Of a recorded run, in Markdown."""
+
     def cell(value: Any) -> str:
         return str(value) if isinstance(value, str | int) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
-    return markdown(list(COLUMNS.values()), [[cell(row[name]) for name in COLUMNS] for row in rows])
+    return markdown(list(COLUMNS.values()), [[cell(row[name]) for name in COLUMNS] for row in recorded["rows"]])
 
 
 def main() -> None:
@@ -184,6 +186,7 @@ def main() -> None:
     parser.add_argument("--tps", type=float, default=25.0)
     parser.add_argument("--shortest", type=float, default=15.0, help="seconds that the quickest agent sleeps (15)")
     parser.add_argument("--longest", type=float, default=60.0)
+    parser.add_argument("--record", action="store_true", help="write the run to baselines/side_by_side.json")
     args = parser.parse_args()
     draw = random.Random(1)
     sleeps = [round(draw.uniform(args.shortest, args.longest), 2) for _ in range(args.rollouts)]
@@ -192,7 +195,10 @@ def main() -> None:
         print(client, file=sys.stderr, flush=True)
         rows.append(uvloop.run(measure(client, sleeps, args.tps)))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    print(shown(rows))
+    content = {"machine": machine.described(), "rows": rows}
+    print(text(content))
+    if args.record:
+        baseline.save(baseline.FOLDER / "side_by_side.json", **content)
 
 
 if __name__ == "__main__":

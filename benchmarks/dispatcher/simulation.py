@@ -1,16 +1,19 @@
 """``python -m benchmarks.dispatcher.simulation``: the policies side by side on a simulated cluster.
 
 The scheduler is the dispatcher's own; the cluster is `cluster`'s. All policies meet the same agents: an attempt's work,
-cold start and fate are drawn from its rollout's id. Writes its table into benchmarks/README.md with ``--record``.
+cold start and fate are drawn from its rollout's id.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from benchmarks.dispatcher.cluster import Cluster, Outcomes, Simulation
+from benchmarks.gateway import baseline, machine
 from benchmarks.gateway.table import markdown
 from rollway_wire.batch import Policy
 
@@ -44,13 +47,18 @@ HEAD = [
 ]  # fmt: skip
 
 
-def table(cluster: Cluster, policies: dict[str, tuple[Policy, dict[str, float]]] = POLICIES) -> str:
+def run(cluster: Cluster) -> list[list[str]]:
     lines = []
-    for name, (policy, changed) in policies.items():
+    for name, (policy, changed) in POLICIES.items():
         began = time.process_time()
         out = Simulation(replace(cluster, **changed), policy).run()  # type: ignore[arg-type]
         lines.append(row(name, out, cluster.groups, time.process_time() - began))
-    return markdown(HEAD, lines)
+    return lines
+
+
+def text(recorded: Mapping[str, Any]) -> str:
+    """Of a recorded run, in Markdown."""
+    return markdown(HEAD, recorded["rows"])
 
 
 def main() -> None:
@@ -58,8 +66,12 @@ def main() -> None:
         prog="benchmarks.dispatcher.simulation", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--cluster", choices=list(CLUSTERS), default="10k")
+    parser.add_argument("--record", action="store_true", help="write the run to baselines/simulation.json")
     args = parser.parse_args()
-    print(table(CLUSTERS[args.cluster]))
+    content = {"machine": machine.described(), "cluster": args.cluster, "rows": run(CLUSTERS[args.cluster])}
+    print(text(content))
+    if args.record:
+        baseline.save(baseline.FOLDER / "simulation.json", **content)
 
 
 if __name__ == "__main__":

@@ -83,6 +83,22 @@ def smollm2() -> Path:
     return folder
 
 
+def small_model() -> Path:
+    """A random model that takes SmolLM2's ids, small enough to train on one thread; made once.
+
+    Raises:
+        Unavailable: there is no trainer's environment, or the model cannot be made.
+    """
+    folder = WORK / "llama-13m"
+    if not (folder / "tokenizer.json").is_file():
+        script = ROOT / "benchmarks/update/small_model.py"
+        command = [str(trainer_python()), str(script), str(tokenizer()), str(folder)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            raise Unavailable(f"the small model cannot be made: {ended.stderr.strip()[-300:]}")
+    return folder
+
+
 def trainer_python() -> Path:
     """Raises:
     Unavailable: the trainer's environment is not there."""

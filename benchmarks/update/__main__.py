@@ -19,7 +19,7 @@ from benchmarks.fidelity.measure import Measured, measure
 from benchmarks.fidelity.subjects import COMPARED
 from benchmarks.fidelity.table import total
 from benchmarks.gateway import baseline, machine
-from benchmarks.gateway.environments import ROOT, Unavailable, smollm2, tokenizer, trainer_python
+from benchmarks.gateway.environments import ROOT, Unavailable, small_model, tokenizer, trainer_python
 from benchmarks.gateway.process import StartFailed
 from benchmarks.update.table import text
 
@@ -77,13 +77,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.update", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1, help="sessions per script (1)")
     parser.add_argument("--repeats", type=int, default=3, help="updates per gateway (3)")
-    parser.add_argument("--model", type=Path, help="folder of another model than SmolLM2-135M; its tokenizer's ids fit")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        help="folder of another model than a random Llama of 13 M parameters; SmolLM2's ids fit it",
+    )
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     parser.add_argument("--record", action="store_true", help=f"write them to {RECORDED.relative_to(ROOT)}")
     asked = parser.parse_args(argv)
     about = machine.described()
     try:
-        model = asked.model or smollm2()
+        model = asked.model or small_model()
         given = asyncio.run(gather(asked.seeds))
         took = seconds({name: m.rows for name, m in given.items()}, model.resolve(), asked.repeats)
     except (Unavailable, StartFailed, Failed) as e:
