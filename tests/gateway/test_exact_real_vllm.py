@@ -22,6 +22,8 @@ from tests.kit.vllm_server import VllmServer
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
 ASK = {"role": "user", "content": "What is 3 plus 4? Answer with a number."}
+LONG = 1900
+"""Tokens of an answer that is still under way when something happens to it, also on a busy machine."""
 ONLY_CHAT = {("prompt log-probs", how) for how in STREAM if how != "whole"}
 """What goes as chat also when ids are known."""
 
@@ -163,7 +165,7 @@ async def test_a_weight_update_in_the_middle_of_a_turn_keeps_it_whole(
     async with httpx.AsyncClient(timeout=120) as http:
         before = await _generated(http, url)
         ticket = await gateway.open()
-        body: dict[str, Any] = {"model": "tiny", "messages": [ASK], "temperature": 1, "max_tokens": 900}
+        body: dict[str, Any] = {"model": "tiny", "messages": [ASK], "temperature": 1, "max_tokens": LONG}
         body["extra_body"] = {"ignore_eos": True}
         async with gateway.openai(ticket, timeout=120) as client:
             asking = asyncio.create_task(_message(client, body, stream=stream))
@@ -178,7 +180,7 @@ async def test_a_weight_update_in_the_middle_of_a_turn_keeps_it_whole(
             await gateway.http.post("/v1/pools/default/open", json={"policy_version": 2})
             await asking
         made = await gateway.seal(ticket["session_id"])
-        assert made.ledger.sampled == await _generated(http, url) - before == 900
+        assert made.ledger.sampled == await _generated(http, url) - before == LONG
         (turn,) = made.turns
         assert (turn.incomplete, turn.finish_reason) == (None, "length")
         assert (turn.policy_version_start, turn.policy_version_end, made.mode) == (1, 2, "exact")
@@ -204,7 +206,7 @@ async def test_a_retry_after_a_disconnect_costs_no_second_generation(vllm_server
         await gateway.http.post("/v1/pools/default/workers", json={"url": vllm_server.url})
         before = await _generated(http, vllm_server.url)
         ticket = await gateway.open()
-        body = {"model": "tiny", "messages": [ASK], "max_tokens": 900, "ignore_eos": True, "stream": True}
+        body = {"model": "tiny", "messages": [ASK], "max_tokens": LONG, "ignore_eos": True, "stream": True}
         url = ticket["base_url"] + "/chat/completions"
         async with http.stream("POST", url, json=body) as answer:
             lines = answer.aiter_lines()
@@ -215,5 +217,5 @@ async def test_a_retry_after_a_disconnect_costs_no_second_generation(vllm_server
         said = await http.post(url, json=body)
         assert said.text.endswith("data: [DONE]\n\n")
         made = await gateway.seal(ticket["session_id"])
-        assert made.ledger.trained == made.ledger.sampled == await _generated(http, vllm_server.url) - before == 900
+        assert made.ledger.trained == made.ledger.sampled == await _generated(http, vllm_server.url) - before == LONG
         assert made.metadata["rejoined_calls"] == 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rollway_gateway.exact.reader import Reading, said
@@ -54,6 +55,16 @@ def cut_answers(draw: st.DrawFn, tokens: st.SearchStrategy[int]) -> tuple[list[i
     return ids, draw(st.lists(st.integers(1, len(ids)), max_size=8)), draw(st.sampled_from([0, 0, 1, 7]))
 
 
+def _muddled(ids: list[int]) -> bool:
+    """A call holds something beside its JSON: how vLLM reads its arguments depends on where the stream is cut."""
+    for i, at in enumerate(ids):
+        if at == CALL:
+            inside = list(itertools.takewhile(lambda t: t != CALL_END, ids[i + 1 :]))
+            if 18 in inside and inside != [18]:
+                return True
+    return False
+
+
 @pytest.mark.parametrize("calls", [False, True])
 @pytest.mark.parametrize("kind", MARKS)
 @given(cut_answers(st.sampled_from(list(TOKENS))))
@@ -62,6 +73,7 @@ def test_a_stream_says_the_same_wherever_it_is_cut(
 ) -> None:
     """Any tokens, marks in any order: the text, and so every mark in it, may come later than its id."""
     ids, cuts, lag = answer
+    assume(not calls or not _muddled(ids))
     how = _reading(kind, calls=calls)
     assert _streamed(how, ids, cuts, lag) == _streamed(how, ids, list(range(1, len(ids))))
 

@@ -140,7 +140,7 @@ async def test_logprobs_are_shown_only_when_asked_for(
     asked: dict[str, Any] = {"model": "m", "input": "hi", "include": ["message.output_text.logprobs"]}
     said = await openai_client.responses.create(**asked)
     shown = said.output[0].content[0].logprobs  # type: ignore[union-attr,index]
-    assert [(e.token, e.logprob) for e in shown] == [("o", 0.0), ("k", -0.125), ("", -0.25)]  # type: ignore[union-attr]
+    assert [(e.token, e.logprob) for e in shown] == [("o", 0.0), ("k", -0.125), ("<eos>", -0.25)]  # type: ignore[union-attr]
     async with openai_client.responses.stream(**asked) as stream:
         entries = [
             entry for e in [e async for e in stream] if e.type == "response.output_text.delta" for entry in e.logprobs
