@@ -49,8 +49,7 @@ class DispatcherSettings(ServiceSettings):
     """SQLite file with every batch, rollout and result. One dispatcher per file."""
     database_url: SecretStr | None = None
     """PostgreSQL (``postgresql://user:password@host/name``) in place of the SQLite file, for several dispatchers at
-    once: they share batches, take over from one that is gone, and keep to one rate per runtime. Needs
-    ``pip install 'rollway[postgres]'``."""
+    once: they share batches, take over from one that is gone, and keep to one rate per runtime."""
     lease_s: float = Field(default=10.0, ge=1, le=600)
     """With ``database_url``: silence of a dispatcher after which another takes its batches over."""
     keep_results_s: float = Field(default=7 * 86400.0, gt=0)
