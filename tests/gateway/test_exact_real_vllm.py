@@ -212,7 +212,7 @@ async def test_a_retry_after_a_disconnect_costs_no_second_generation(vllm_server
             lines = answer.aiter_lines()
             for _ in range(6):
                 await anext(lines)
-        (call,) = gateway.inside.store.get(ticket["session_id"]).calls
+        (call,) = gateway.inside.store.get(ticket["session_id"]).originals._all()
         await eventually(lambda: call.answers_retry(said=False), "the gateway knows that the client left")
         said = await http.post(url, json=body)
         assert said.text.endswith("data: [DONE]\n\n")
