@@ -46,6 +46,23 @@ def percentile(values: list[float], p: float) -> float:
     return sorted(values)[min(len(values) - 1, int(p * len(values)))]
 
 
+async def until_up(http: aiohttp.ClientSession, url: str) -> None:
+    """Until a GET is answered with 200.
+
+    Raises:
+        TimeoutError: not within a minute.
+    """
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                async with http.get(url) as answer:
+                    if answer.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.05)
+
+
 class Scene:
     """The three processes of one run."""
 
@@ -83,21 +100,10 @@ class Scene:
 
     async def ready(self, http: aiohttp.ClientSession) -> None:
         for name, path in (("s3", "/_counts"), ("sleepers", "/ping")):
-            await self._until(http, self.url(name) + path)
+            await until_up(http, self.url(name) + path)
         async with http.put(f"{self.url('s3')}/{BUCKET}") as answer:
             answer.raise_for_status()
-        await self._until(http, self.url("dispatcher") + "/health")
-
-    async def _until(self, http: aiohttp.ClientSession, url: str) -> None:
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    async with http.get(url) as answer:
-                        if answer.status == 200:
-                            return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.05)
+        await until_up(http, self.url("dispatcher") + "/health")
 
     def stop(self) -> None:
         for process in (self.dispatcher, self.sleepers, self.s3):

@@ -25,7 +25,7 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from benchmarks.dispatcher.scale import BUCKET, free_port, percentile
+from benchmarks.dispatcher.scale import BUCKET, free_port, percentile, until_up
 from benchmarks.gateway import baseline, machine
 from benchmarks.gateway.environments import interpreter
 from benchmarks.gateway.process import Process
@@ -88,17 +88,6 @@ class Scene:
         self.subjects.append(self._run(name, command, self._cores.subject, env, pipe=pipe))
         return self.subjects[-1]
 
-    async def ready(self, http: aiohttp.ClientSession, url: str) -> None:
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    async with http.get(url) as answer:
-                        if answer.status == 200:
-                            return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.05)
-
     def calls(self) -> int:
         """Invocations and stops that reached the emulator, refused ones too."""
         log = (self.folder / "emulator.log").read_text(errors="replace")
@@ -122,10 +111,10 @@ async def measure(client: str, sleeps: list[float], tps: float) -> dict[str, Any
 async def _run(
     scene: Scene, http: aiohttp.ClientSession, client: str, sleeps: list[float], tps: float
 ) -> dict[str, Any]:
-    await scene.ready(http, scene.url("s3") + "/_counts")
+    await until_up(http, scene.url("s3") + "/_counts")
     async with http.put(f"{scene.url('s3')}/{BUCKET}") as answer:
         answer.raise_for_status()
-    await scene.ready(http, scene.url("emulator") + "/health")
+    await until_up(http, scene.url("emulator") + "/health")
     plan: dict[str, Any] = {"arn": ARN, "bucket": BUCKET, "sleeps": sleeps, "tps": tps}
     python = interpreter("agentcore") if client == "toolkit" else Path(sys.executable)
     if client == "rollway":
@@ -136,7 +125,7 @@ async def _run(
             "ROLLWAY_DISPATCHER_STATE_PATH": str(scene.folder / "state.sqlite3"),
         }  # fmt: skip
         scene.subject("dispatcher", [sys.executable, "-m", "rollway_dispatcher"], settings)
-        await scene.ready(http, scene.url("dispatcher") + "/health")
+        await until_up(http, scene.url("dispatcher") + "/health")
     idle = sum(p.cpu_s() for p in scene.subjects)  # a server's start is not a batch's
     caller = scene.subject(
         "client", [str(python), str(HERE / "batch_client.py"), client, json.dumps(plan)], {}, pipe=True

@@ -122,6 +122,7 @@ class Engine:
             effects += self._scheduler.adopt(batch, stops, self._clock.now())
         if effects:
             log.info("resumed", batches=len(self._orders), effects=len(effects))
+            self._wake.set()  # as in `_take_up`
         for effect in effects:
             launcher.launch(effect)
 
@@ -131,6 +132,8 @@ class Engine:
             self._orders[batch.batch_id] = batch.order
             for effect in self._scheduler.adopt(batch, stops, self._clock.now()):
                 launcher.launch(effect)
+        if taken:
+            self._wake.set()  # what waits in them is admitted by a step, and nothing else may ask for one
 
     async def _next_step(self) -> Step:
         """Wait for news or for the time at which something is due; then one step with all of it."""
