@@ -16,7 +16,7 @@ from tests.gateway.conftest import RunningGateway, running_gateway
 from tests.gateway.shapes import events_of, merged, without_ids
 from tests.gateway.test_real_vllm import CALL, STREAM, TOOLS
 from tests.kit.thinking_model import CLOSE, OPEN, thinking_model
-from tests.kit.vllm_server import VllmServer, running_vllm, tiny_model
+from tests.kit.vllm_server import VllmServer, engine_client, running_vllm, tiny_model
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
@@ -87,7 +87,7 @@ async def test_answers_to_ids_are_read_as_plain_vllm_reads_them(
     kwargs = {"chat_template_kwargs": BEGUN[begun], "temperature": 0, "logit_bias": thinker.marks}
     said = {"thinking": "a</think>Y", "as it likes": "<think>a</think>Y", "not thinking": "Y"}[begun]
     differing = {}
-    async with httpx.AsyncClient(timeout=120) as http:
+    async with engine_client() as http:
         for what in ASKED if begun == "thinking" else SOME:
             asked = ASKED[what]
             ticket = await gateway.open()

@@ -6,13 +6,12 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
 from tests.gateway.conftest import RunningGateway, running_gateway
 from tests.gateway.shapes import events_of, merged, without_ids
-from tests.kit.vllm_server import VllmServer
+from tests.kit.vllm_server import VllmServer, engine_client
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
@@ -105,7 +104,7 @@ async def _both(real: tuple[RunningGateway, str], route: str, body: dict[str, An
     gateway, url = real
     ticket = await gateway.open()
     out = []
-    async with httpx.AsyncClient(timeout=120) as http:
+    async with engine_client() as http:
         for base in (f"{url}/v1", ticket["base_url"]):
             answer = await http.post(base + route, json=body)
             out.append((answer.status_code, answer.headers["content-type"], answer.text))
@@ -157,7 +156,7 @@ async def test_turns_hold_the_engines_own_tokens(real: tuple[RunningGateway, str
     """Ids and log-probs of a captured turn equal what the engine reports when asked directly, with one seed."""
     gateway, url = real
     body: dict[str, Any] = {"model": "tiny", "messages": HI, "max_tokens": 24, "n": 2, "seed": 7}
-    async with httpx.AsyncClient(timeout=120) as http:
+    async with engine_client() as http:
         asked = {**body, "logprobs": True, "return_token_ids": True}
         own = (await http.post(f"{url}/v1/chat/completions", json=asked)).json()
     ticket = await gateway.open()
@@ -181,7 +180,7 @@ async def test_a_client_that_leaves_stops_the_generation(real: tuple[RunningGate
     ticket = await gateway.open()
     body = {"messages": HI, "model": "tiny", "max_tokens": 900, "ignore_eos": True, "stream": True, "n": 16}
     async with (
-        httpx.AsyncClient(timeout=120) as http,
+        engine_client() as http,
         http.stream("POST", ticket["base_url"] + "/chat/completions", json=body) as answer,
     ):
         lines = answer.aiter_lines()

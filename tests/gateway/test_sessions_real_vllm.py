@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import pytest
 
 from rollway_wire.tokens import NO_VERSION, Ledger, Sequence, Trajectory
@@ -26,7 +25,7 @@ from tests.kit.engine_word import (
 )
 from tests.kit.sum_agents import TWO_CALLS, Dialect, SumAgent, make_agent
 from tests.kit.sum_agents.completions import load_tokenizer
-from tests.kit.vllm_server import VllmServer
+from tests.kit.vllm_server import VllmServer, engine_client
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
@@ -86,7 +85,7 @@ def run(smollm2_server: VllmServer) -> Run:
 
 
 async def _run(server: VllmServer) -> Run:
-    async with running_gateway(mode="exact") as gateway, httpx.AsyncClient(timeout=300) as http:
+    async with running_gateway(mode="exact") as gateway, engine_client(300) as http:
         added = await gateway.http.post("/v1/pools/default/workers", json={"url": server.url}, timeout=120)
         assert added.json()["mode"] == "exact", added.text
         await gateway.http.post("/v1/pools/default/open", json={"policy_version": VERSION})

@@ -30,7 +30,7 @@ from tests.kit.engine_word import (
 )
 from tests.kit.other_weights import write_other_weights
 from tests.kit.sum_agents import Dialect, SumAgent, make_agent
-from tests.kit.vllm_server import VllmServer
+from tests.kit.vllm_server import VllmServer, engine_client
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
@@ -84,7 +84,7 @@ class Bench:
 
 @asynccontextmanager
 async def bench(server: VllmServer, **settings: Any) -> AsyncIterator[Bench]:
-    async with running_gateway(mode="exact", **settings) as gateway, httpx.AsyncClient(timeout=300) as http:
+    async with running_gateway(mode="exact", **settings) as gateway, engine_client(300) as http:
         added = await gateway.http.post("/v1/pools/default/workers", json={"url": server.url}, timeout=120)
         assert added.json()["mode"] == "exact", added.text
         made = Bench(gateway, server, http, await generated(http, server.url))

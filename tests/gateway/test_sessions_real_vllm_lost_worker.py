@@ -18,7 +18,7 @@ from tests.gateway.conftest import running_gateway
 from tests.kit.deadlines import eventually
 from tests.kit.engine_word import LARGEST, generated, largest_difference, prompt_logprobs, running, worker_ledger
 from tests.kit.sum_agents import AnswerBroken, Dialect, SumAgent, make_agent
-from tests.kit.vllm_server import VllmServer, running_vllm
+from tests.kit.vllm_server import VllmServer, engine_client, running_vllm
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
@@ -37,7 +37,7 @@ def victim(vllm_server: VllmServer, tmp_path: Path) -> Iterator[VllmServer]:
 
 
 async def test_sessions_go_on_when_their_server_is_killed(vllm_server: VllmServer, victim: VllmServer) -> None:
-    async with running_gateway(mode="exact") as gateway, httpx.AsyncClient(timeout=120) as http:
+    async with running_gateway(mode="exact") as gateway, engine_client() as http:
         for server in (vllm_server, victim):
             added = await gateway.http.post(
                 "/v1/pools/default/workers", json={"url": server.url, "worker_id": str(server.pid)}, timeout=120

@@ -17,7 +17,7 @@ from tests.gateway.conftest import RunningGateway, running_gateway
 from tests.gateway_dialects.chats import events
 from tests.gateway_dialects.test_recorded import without_ids
 from tests.gateway_dialects.test_streams import build_message
-from tests.kit.vllm_server import VllmServer
+from tests.kit.vllm_server import VllmServer, engine_client
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
@@ -89,7 +89,7 @@ async def gateway(vllm_server: VllmServer) -> AsyncIterator[RunningGateway]:
 @pytest.fixture
 async def ask(gateway: RunningGateway, vllm_server: VllmServer) -> AsyncIterator[Callable[..., Any]]:
     """(vLLM's own answer, the gateway's) to one body; a streamed one as its bytes."""
-    async with httpx.AsyncClient(timeout=300) as http:
+    async with engine_client(300) as http:
 
         async def both(route: str, body: dict[str, Any]) -> tuple[httpx.Response, httpx.Response]:
             plain = await http.post(f"{vllm_server.url}/v1{route}", json={"model": vllm_server.model, **body})

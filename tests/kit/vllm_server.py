@@ -20,13 +20,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_S = 420.0
 _NAMED_BY = {"tiny": "ROLLWAY_TEST_MODEL", "smollm2": "ROLLWAY_TEST_SMOLLM2"}
 _CONTEXT = {"tiny": 2048, "smollm2": 4096}
 _ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "auto",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # a bound engine core starves what shares its core for seconds
+    "OMP_NUM_THREADS": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",  # /pause, /reset_prefix_cache and their kind
     "HF_HUB_OFFLINE": "1",
@@ -139,3 +142,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def engine_client(timeout_s: float = 120) -> httpx.AsyncClient:
+    """A client for an engine under test, a connection per request: vLLM closes idle ones after 5 s without a word."""
+    return httpx.AsyncClient(timeout=timeout_s, limits=httpx.Limits(max_keepalive_connections=0))
