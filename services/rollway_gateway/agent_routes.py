@@ -31,6 +31,7 @@ from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.replies import send_error, send_whole
 from rollway_gateway.session import Session
 from rollway_gateway.upstream import WorkerLost, WorkerSilent, fetch
+from rollway_kit.app import BODY_BYTES_PER_S
 from rollway_wire.gateway import DEFAULT_POOL, SessionSpec
 from rollway_wire.problems import BadRequest
 
@@ -49,8 +50,6 @@ _OWN = re.compile(r"/v1/(sessions|pools)(/|$)")
 _FORWARDED = ("x-request-id", "traceparent", "tracestate")
 """Headers of the agent's request that go to the worker, where their value is plain ASCII."""
 _PLAIN = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]{0,254}[\x21-\x7e])?")
-BODY_BYTES_PER_S = 16 * 1024
-"""A slower body is refused in the end."""
 
 
 def match(path: str) -> tuple[str | None, str] | None:

@@ -44,7 +44,10 @@ class GatewayApp:
                 app.state.gateway = gateway
                 yield
 
-        self.control = create_app("Rollway gateway", lifespan=lifespan, max_body_bytes=CONTROL_BODY_BYTES)
+        self.control = create_app(
+            "Rollway gateway", lifespan=lifespan, max_body_bytes=CONTROL_BODY_BYTES,
+            body_timeout_s=settings.body_timeout_s,
+        )  # fmt: skip
         self.control.include_router(own_api())
         self.control.include_router(rllm_api())
         self._siblings = None

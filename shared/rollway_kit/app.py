@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from http import HTTPStatus
 from typing import Any
@@ -14,11 +15,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollway_kit.keys import scrub
-from rollway_wire.problems import RollwayError, TooLarge, Unprocessable
+from rollway_wire.problems import RequestTimeout, RollwayError, TooLarge, Unprocessable
 
 log = structlog.get_logger()
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
+BODY_TIMEOUT_S = 60.0
+BODY_BYTES_PER_S = 16 * 1024
+"""A body has its time-out and one second more for so many bytes of it: a slower one is refused in the end."""
 
 
 def problem_response(error: RollwayError, instance: str | None = None) -> JSONResponse:
@@ -56,48 +60,57 @@ async def _on_bug(request: Request, exc: Exception) -> JSONResponse:
 
 
 class BodyLimit:
-    """ASGI middleware: a request body over ``limit`` bytes is refused with 413, by its header or while it arrives.
+    """ASGI middleware: a request body over ``limit`` bytes is refused with 413, by its header or while it arrives; one
+    that is not whole in time (`BODY_BYTES_PER_S`) with 408.
 
     FastAPI answers 400 to whatever goes wrong while it reads a body, so the app's own answer is replaced.
     """
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, timeout_s: float = BODY_TIMEOUT_S) -> None:
         self.app = app
-        self.limit = limit
+        self.limit, self.timeout_s = limit, timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        error = TooLarge(f"request body is over {self.limit} bytes")
-        refusal = problem_response(error, scope["path"])
+        too_large = TooLarge(f"request body is over {self.limit} bytes")
         declared = dict(scope["headers"]).get(b"content-length", b"")
         if declared.isdigit() and int(declared) > self.limit:
-            await refusal(scope, receive, send)
+            await problem_response(too_large, scope["path"])(scope, receive, send)
             return
-        seen, answering = 0, False
+        due = asyncio.get_running_loop().time() + self.timeout_s
+        seen, more, answering = 0, True, False
+        refused: RollwayError | None = None
 
         async def bounded() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, more, refused
+            try:
+                async with asyncio.timeout_at(due + seen / BODY_BYTES_PER_S if more else None):
+                    message = await receive()
+            except TimeoutError:
+                refused = RequestTimeout(f"request body was not whole in time: {self.timeout_s:g} s and more")
+                raise refused from None
             seen += len(message.get("body", b""))
+            more = message.get("more_body", False)
             if seen > self.limit:
-                raise error
+                refused = too_large
+                raise refused
             return message
 
         async def guarded(message: Message) -> None:
             nonlocal answering
-            if seen <= self.limit or answering:
+            if refused is None or answering:
                 answering = True
                 await send(message)
 
         try:
             await self.app(scope, bounded, guarded)
-        except TooLarge as e:
-            if e is not error:
+        except RollwayError as e:
+            if e is not refused:
                 raise
-        if seen > self.limit and not answering:
-            await refusal(scope, receive, send)
+        if refused is not None and not answering:
+            await problem_response(refused, scope["path"])(scope, receive, send)
 
 
 class CanonicalLine:
@@ -126,13 +139,15 @@ class CanonicalLine:
             log.info("request", method=scope["method"], path=scope["path"], status=status, ms=ms)
 
 
-def create_app(title: str, *, lifespan: Any, max_body_bytes: int, **kwargs: Any) -> FastAPI:
-    """A FastAPI app with problem+json everywhere, a body limit and canonical log lines."""
+def create_app(
+    title: str, *, lifespan: Any, max_body_bytes: int, body_timeout_s: float = BODY_TIMEOUT_S, **kwargs: Any
+) -> FastAPI:
+    """A FastAPI app with problem+json everywhere, bodies bounded in size and time, and canonical log lines."""
     app = FastAPI(title=title, lifespan=lifespan, **kwargs)
     app.add_exception_handler(RollwayError, _on_rollway_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(Exception, _on_bug)
-    app.add_middleware(BodyLimit, limit=max_body_bytes)
+    app.add_middleware(BodyLimit, limit=max_body_bytes, timeout_s=body_timeout_s)
     app.add_middleware(CanonicalLine)
     return app

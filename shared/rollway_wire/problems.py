@@ -6,6 +6,7 @@
     ├── Forbidden 403
     ├── NotFound 404
     ├── NotAcceptable 406
+    ├── RequestTimeout 408
     ├── Conflict 409
     ├── Gone 410
     ├── TooLarge 413
@@ -71,6 +72,10 @@ class NotAcceptable(RollwayError):
     status, code = 406, "not_acceptable"
 
 
+class RequestTimeout(RollwayError):
+    status, code = 408, "request_timeout"
+
+
 class Conflict(RollwayError):
     status, code = 409, "conflict"
 
@@ -110,8 +115,8 @@ class ContractViolation(RollwayError):
 BY_STATUS: dict[int, type[RollwayError]] = {
     c.status: c
     for c in (
-        BadRequest, Unauthorized, Forbidden, NotFound, NotAcceptable, Conflict, Gone, TooLarge, Unprocessable,
-        TooManyRequests, BadGateway, Unavailable, GatewayTimeout, ContractViolation,
+        BadRequest, Unauthorized, Forbidden, NotFound, NotAcceptable, RequestTimeout, Conflict, Gone, TooLarge,
+        Unprocessable, TooManyRequests, BadGateway, Unavailable, GatewayTimeout, ContractViolation,
     )
 }  # fmt: skip
 

@@ -367,6 +367,36 @@ async def test_a_slow_body_is_given_up(target: Target) -> None:
     assert not target.engine.requests
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/sessions", "/v1/pools/default/open", "/v1/pools/default/workers", "/sessions", "/admin/workers",
+        "/traces/query",
+    ],
+)  # fmt: skip
+async def test_a_slow_or_oversized_body_on_a_control_route_is_given_up(target: Target, path: str) -> None:
+    """As on the agents' routes, silent or trickling, with a length and in chunks."""
+    admin, key = str(target.admin.base_url), f"authorization: Bearer {ADMIN}"
+    kind = "content-type: application/json"
+    declared = head("POST", path, key, kind, "content-length: 1000")
+    trickle = [part for _ in range(50) for part in (b" ", 0.1)]
+    chunked = head("POST", path, key, kind, "transfer-encoding: chunked")
+    chunks = [part for _ in range(50) for part in (b"1\r\n \r\n", 0.1)]
+    slow = await asyncio.gather(
+        say(admin, declared + b"{"), say(admin, declared, *trickle), say(admin, chunked, *chunks)
+    )
+    for answer in slow:
+        assert (answer.status, answer.answers) == (408, 1), answer.text
+        assert "application/problem+json" in answer.text
+    for much in (
+        head("POST", path, key, kind, f"content-length: {5 * 2**20}"),
+        chunked + b"500000\r\n" + b" " * 0x500000,
+    ):
+        answer = await say(admin, much)
+        assert (answer.status, answer.answers) == (413, 1), answer.text
+    assert (await say(admin, declared.replace(ADMIN.encode(), b"x" * 24), 0.1)).status == 401
+
+
 async def test_a_large_or_crowded_head_is_refused(target: Target) -> None:
     url, models = target.url, target.base + "/models"
     assert (await say(url, head("GET", models, *[f"x-{i}: y" for i in range(90)]))).status == 200

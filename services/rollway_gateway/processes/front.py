@@ -141,7 +141,10 @@ def front(processes: Processes, settings: GatewaySettings) -> FastAPI:
             processes.http = http
             yield
 
-    app = create_app("Rollway gateway", lifespan=lifespan, max_body_bytes=BODY_BYTES, openapi_url=None)
+    app = create_app(
+        "Rollway gateway", lifespan=lifespan, max_body_bytes=BODY_BYTES, body_timeout_s=settings.body_timeout_s,
+        openapi_url=None,
+    )  # fmt: skip
     _sessions(app, processes)
     _pools(app, processes)
     _whole(app, processes)
