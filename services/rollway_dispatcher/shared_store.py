@@ -142,7 +142,9 @@ async def open_shared_store(url: str, lease_s: float) -> AsyncIterator[SharedSto
     try:
         async with pool.acquire() as db, db.transaction():
             await db.execute("SELECT pg_advisory_xact_lock(7237126119)")  # two first starts at once
-            await db.execute(schema.postgres() + TABLES)
+            if await db.fetchval("SELECT to_regclass('meta')") is None:
+                # Only then: "IF NOT EXISTS" locks the tables even where they exist, against those who work on them.
+                await db.execute(schema.postgres() + TABLES)
             await db.executemany("INSERT INTO meta VALUES ($1, $2) ON CONFLICT DO NOTHING", schema.first_meta())
             meta = dict(await db.fetch("SELECT key, value FROM meta"))
         if meta["version"] != str(schema.VERSION):

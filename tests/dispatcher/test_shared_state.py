@@ -96,6 +96,17 @@ async def test_a_step_whose_answer_was_lost_is_written_once(state: dict[str, Any
         assert (len(found), there, total) == (2, 2, 2)
 
 
+async def test_a_dispatcher_starts_while_others_write(state: dict[str, Any]) -> None:
+    """Its start takes no lock that a write of theirs holds, or two of them would wait for one another."""
+    async with stores(state, 1) as (a,):
+        await arrived(a)
+        async with a._db.writing() as db:
+            for table in ("batches", "rollouts", "stops", "leases"):
+                await db.execute(f"DELETE FROM {table} WHERE batch_id = 'none'")
+            async with asyncio.timeout(20), stores(state, 1) as (b,):
+                assert (await b.status("b1")).counts == {"starting": 2}
+
+
 async def test_the_same_idempotency_key_at_two_dispatchers_is_one_batch(state: dict[str, Any]) -> None:
     async with stores(state, 2) as both:
         groups = [Group(group_id="g", payload={}, n=1)]
