@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from rollway_dispatcher.api import batches, reports, results, sessions
 from rollway_dispatcher.api.description import describe
+from rollway_dispatcher.api.reports_lane import ReportsLane
 from rollway_dispatcher.dispatcher import Dispatcher, open_dispatcher
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_kit.app import create_app
@@ -45,4 +46,5 @@ def create(settings: DispatcherSettings, on_crash: Callable[[], None] = lambda: 
     if settings.api_keys:
         setting = "ROLLWAY_DISPATCHER_API_KEY"
         app.add_middleware(BearerGate, keys=settings.api_keys, free=reports.FREE, setting=setting)
+    app.add_middleware(ReportsLane)  # outermost: agents' reports carry keys of their own
     return app

@@ -42,6 +42,12 @@ class Writing(Reading, Protocol):
 
     async def execute_many(self, query: str, rows: Iterable[Sequence[Any]]) -> None: ...
 
+    async def insert_many(self, into: str, rows: Sequence[Sequence[Any]], then: str = "") -> None:
+        """``INSERT INTO {into} VALUES`` rows of one length, then ``ON CONFLICT …`` or nothing."""
+        ...
+
+    async def delete_many(self, table: str, column: str, values: Sequence[str]) -> None: ...
+
 
 class Database(Reading, Protocol):
     failure_type: str

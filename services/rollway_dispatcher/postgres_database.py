@@ -66,6 +66,14 @@ class _Connection:
         with told():
             await self._db.executemany(numbered(query), rows)
 
+    async def insert_many(self, into: str, rows: Sequence[Sequence[Any]], then: str = "") -> None:
+        if rows:
+            await self.execute_many(f"INSERT INTO {into} VALUES ({', '.join('?' * len(rows[0]))}) {then}", rows)
+
+    async def delete_many(self, table: str, column: str, values: Sequence[str]) -> None:
+        if values:
+            await self.execute(f"DELETE FROM {table} WHERE {column} = ANY(?)", (list(values),))
+
 
 class PostgresDatabase(_Connection):
     failure_type = "convert_from(failure, 'UTF8')::json ->> 'type'"

@@ -84,8 +84,11 @@ _MUTABLE = (
 )  # fmt: skip
 _COLUMNS = ("batch_id", "ordinal", "grp", "group_id", "idx", *_MUTABLE)
 
-INSERT_ROLLOUT = f"INSERT INTO rollouts ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
-UPDATE_ROLLOUT = f"UPDATE rollouts SET {', '.join(f'{c} = ?' for c in _MUTABLE)} WHERE batch_id = ? AND ordinal = ?"
+ROLLOUTS = f"rollouts ({', '.join(_COLUMNS)})"
+OVERWRITE_ROLLOUT = (
+    f"ON CONFLICT (batch_id, ordinal) DO UPDATE SET {', '.join(f'{c} = excluded.{c}' for c in _MUTABLE)}"
+)
+"""After an insertion into `ROLLOUTS`: a rollout that is there is changed."""
 SELECT_ROLLOUT = f"SELECT {', '.join(_COLUMNS)} FROM rollouts"
 
 
@@ -105,12 +108,8 @@ def _mutable(r: Rollout) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def insert_row(r: Rollout) -> tuple[Any, ...]:
+def rollout_row(r: Rollout) -> tuple[Any, ...]:
     return (r.batch_id, r.ordinal, r.group, r.group_id, r.index, *_mutable(r))
-
-
-def update_row(r: Rollout) -> tuple[Any, ...]:
-    return (*_mutable(r), r.batch_id, r.ordinal)
 
 
 def rollout_of(row: Sequence[Any]) -> Rollout:

@@ -6,11 +6,27 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import aiosqlite
 
 from rollway_dispatcher.database import Row, StoreTrouble, Writing
+
+T = TypeVar("T")
+
+ROWS_AT_ONCE = (64, 16, 4, 1)
+"""Rows in one statement. A statement gives the interpreter's lock away while it runs and waits to have it back, behind
+an event loop that has much to do: row by row that would be most of a commit's time. Few sizes, so that the statements
+stay prepared."""
+
+
+def _chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    at = 0
+    while at < len(rows):
+        count = next(n for n in ROWS_AT_ONCE if n <= len(rows) - at)
+        yield rows[at : at + count]
+        at += count
 
 
 @contextmanager
@@ -43,6 +59,17 @@ class _Connection:
     async def execute_many(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
         with _told():
             await self._db.executemany(query, rows)
+
+    async def insert_many(self, into: str, rows: Sequence[Sequence[Any]], then: str = "") -> None:
+        for chunk in _chunks(rows):
+            marks = ", ".join([f"({', '.join('?' * len(chunk[0]))})"] * len(chunk))
+            with _told():
+                await self._db.execute(f"INSERT INTO {into} VALUES {marks} {then}", list(chain.from_iterable(chunk)))
+
+    async def delete_many(self, table: str, column: str, values: Sequence[str]) -> None:
+        for chunk in _chunks(values):
+            with _told():
+                await self._db.execute(f"DELETE FROM {table} WHERE {column} IN ({', '.join('?' * len(chunk))})", chunk)
 
 
 class SqliteDatabase(_Connection):

@@ -62,11 +62,10 @@ class Store(StoreReader):
                 known = await self._known(db, key, fingerprint)
                 assert known is not None
                 return known, False
-            await db.execute_many(
-                "INSERT INTO groups VALUES (?, ?, ?, ?)",
-                [(o.batch_id, i, g.group_id, orjson.dumps(g.payload)) for i, g in enumerate(groups)],
+            await db.insert_many(
+                "groups", [(o.batch_id, i, g.group_id, orjson.dumps(g.payload)) for i, g in enumerate(groups)]
             )
-            await db.execute_many(schema.INSERT_ROLLOUT, [schema.insert_row(r) for r in batch.rollouts.values()])
+            await db.insert_many(schema.ROLLOUTS, [schema.rollout_row(r) for r in batch.rollouts.values()])
             if webhook is not None:
                 document = webhook.model_dump_json().encode()
                 await db.execute("INSERT INTO webhooks (batch_id, document) VALUES (?, ?)", (o.batch_id, document))
@@ -75,20 +74,19 @@ class Store(StoreReader):
 
     async def commit(self, step: Step) -> None:
         """Write one step, all of it or nothing."""
-        rollouts = [schema.update_row(r) for r in step.rollouts.values()]
+        rollouts = [schema.rollout_row(r) for r in step.rollouts.values()]
         results = [schema.result_row(p) for p in step.published]
         batches = [(int(b.cancelled), b.contract_error, b.finished_at, b.batch_id) for b in step.batches.values()]
         opened = [(s.session_id, s.batch_id, s.since) for s in step.stops_opened]
-        closed = [(s,) for s in step.stops_closed]
         async with self._db.writing() as db:
             await self._check_ours(db, step)
-            await db.execute_many(schema.UPDATE_ROLLOUT, rollouts)
-            await db.execute_many("INSERT INTO results VALUES (?, ?, ?, ?, ?)", results)
-            await db.execute_many("INSERT INTO stops VALUES (?, ?, ?)", opened)
-            await db.execute_many("DELETE FROM stops WHERE session_id = ?", closed)
-            await db.execute_many(
-                "UPDATE batches SET cancelled = ?, contract_error = ?, finished_at = ? WHERE batch_id = ?", batches
-            )
+            await db.insert_many(schema.ROLLOUTS, rollouts, schema.OVERWRITE_ROLLOUT)
+            await db.insert_many("results", results)
+            await db.insert_many("stops", opened)
+            await db.delete_many("stops", "session_id", step.stops_closed)
+            if batches:
+                query = "UPDATE batches SET cancelled = ?, contract_error = ?, finished_at = ? WHERE batch_id = ?"
+                await db.execute_many(query, batches)
             await self._tell(db, step)
 
     async def _claim(self, db: Writing, batch_id: str) -> None:

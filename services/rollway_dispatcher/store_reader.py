@@ -174,13 +174,13 @@ class StoreReader:
             Unprocessable: ``cursor`` is beyond the last result.
         """
         row = await self._db.one(
-            "SELECT total, (SELECT count(*) FROM results r WHERE r.batch_id = b.batch_id) FROM batches b "
+            "SELECT total, (SELECT max(seq) FROM results r WHERE r.batch_id = b.batch_id) FROM batches b "
             "WHERE batch_id = ?",
             (batch_id,),
         )
         if row is None:
             raise NotFound(f"no batch {batch_id!r:.80}: it never was, or it finished and its results' time is over")
-        total, there = row
+        total, there = row[0], row[1] or 0  # they are numbered without gaps
         if cursor > there:
             raise Unprocessable(f"cursor {cursor} is beyond the last result {there}: pass a cursor from this batch")
         found: list[StoredResult] = []
