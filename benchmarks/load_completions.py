@@ -1,5 +1,5 @@
-"""The load engine's text completions: the one route whose answer depends on the request, for it gives back the prompt
-ids it was given. They are spliced in as they came; nothing is parsed."""
+"""The load engine's answers that depend on the request, for they give back its prompt's ids: text completions, and
+chats where the engine renders. The ids are spliced in as text; nothing is parsed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,33 @@ from typing import Any
 import orjson
 
 _IDS, _ASKED, _TOTAL = b'["@ids"]', b'"@asked"', b'"@total"'
+ANY_IDS: list[object] = ["@ids"]
+"""Stands for a prompt's ids."""
+
+
+def any_usage(sampled: int) -> dict[str, object]:
+    """Usage of an answer to a prompt of any length."""
+    return {"prompt_tokens": "@asked", "total_tokens": "@total", "completion_tokens": sampled}
+
+
+class Spliced:
+    """One answer or event, made beforehand, but for the prompt."""
+
+    def __init__(self, value: object, sampled: int) -> None:
+        """
+        Args:
+            value: JSON with `ANY_IDS` and `any_usage` where the prompt decides.
+        """
+        self._made, self._sampled = orjson.dumps(value), sampled
+
+    def of(self, ids: bytes) -> bytes:
+        """
+        Args:
+            ids: the prompt's, as JSON without brackets.
+        """
+        asked = ids.count(b",") + 1
+        filled = self._made.replace(_ASKED, b"%d" % asked).replace(_TOTAL, b"%d" % (asked + self._sampled))
+        return filled.replace(_IDS, b"[%b]" % ids)
 
 
 def prompt_ids(body: bytes) -> bytes:
@@ -28,10 +55,9 @@ class Completions:
             words, ids, logprobs: what is sampled, equally long.
             step: tokens per event.
         """
-        self._sampled = len(ids)
         head = {**head, "id": "cmpl-0123456789abcdef", "object": "text_completion"}
-        usage = {"prompt_tokens": "@asked", "total_tokens": "@total", "completion_tokens": len(ids)}
         n = len(ids)
+        usage = any_usage(n)
 
         def choice(lo: int, hi: int, prompt: object) -> dict[str, Any]:
             said = [" " + w for w in words[lo:hi]]
@@ -45,24 +71,10 @@ class Completions:
                 "token_ids": ids[lo:hi],
             }  # fmt: skip
 
-        self._whole = orjson.dumps({**head, "choices": [choice(0, n, ["@ids"])], "usage": usage})
+        self.whole = Spliced({**head, "choices": [choice(0, n, ANY_IDS)], "usage": usage}, n)
         cuts = [(lo, min(lo + step, n)) for lo in range(0, n, step)]
-        chunks = [choice(lo, hi, ["@ids"] if lo == 0 else None) for lo, hi in cuts]
-        self._first, *rest = [orjson.dumps({**head, "choices": [c]}) for c in chunks]
-        self.rest = rest
+        first, *rest = [{**head, "choices": [choice(lo, hi, ANY_IDS if lo == 0 else None)]} for lo, hi in cuts]
+        self.first = Spliced(first, n)
+        self.rest = [orjson.dumps(event) for event in rest]
         """Events after the first, the same for every prompt."""
-        self._usage = orjson.dumps({**head, "choices": [], "usage": usage})
-
-    def whole(self, ids: bytes) -> bytes:
-        return self._filled(self._whole, ids)
-
-    def first(self, ids: bytes) -> bytes:
-        return self._filled(self._first, ids)
-
-    def usage(self, ids: bytes) -> bytes:
-        return self._filled(self._usage, ids)
-
-    def _filled(self, template: bytes, ids: bytes) -> bytes:
-        asked = ids.count(b",") + 1
-        filled = template.replace(_ASKED, b"%d" % asked).replace(_TOTAL, b"%d" % (asked + self._sampled))
-        return filled.replace(_IDS, b"[%b]" % ids)
+        self.usage = Spliced({**head, "choices": [], "usage": usage}, n)

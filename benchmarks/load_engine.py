@@ -1,189 +1,38 @@
 """A scripted engine for load: vLLM's wire format out of bytes made beforehand, at a few microseconds an answer.
 
-It samples nothing and renders nothing. A script (POST /script) says how long the prompt and the answer are, and every
-call gets the same bytes until the next script: prompt ids, sampled ids and log-probs, whether asked for or not, so that
-a proxy that only passes bytes on carries the same load as one that captures. Streams advance together, one event each
-per tick, as an engine's steps do. GET /tally says how many calls came.
+It samples nothing. A script (POST /script) says how long the prompt and the answer are, and every call gets the same
+bytes until the next script: prompt ids, sampled ids and log-probs, whether asked for or not, so that a proxy that only
+passes bytes on carries the same load as one that captures. Streams advance together, one event each per tick, as an
+engine's steps do. GET /tally says how many calls came.
 
     python -m benchmarks.load_engine --port 0        prints its URL
 
-Ids are SmolLM2's, so that a gateway that renders and decodes with that tokenizer meets text that fits them. With
-``--tokenizer FOLDER`` it says where its model lies and answers /tokenize, for a gateway that checks its rendering.
-
-Past 300 lines because it speaks three routes in two forms; split further, the wire format could not be read in one
-place.
+With ``--tokenizer FOLDER`` it says where its model lies, answers /tokenize, and gives back with each chat the ids that
+its messages render to, for a gateway that checks that; a chat asked in the same bytes as one of the last few is not
+rendered again.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
-import random
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import uvloop
 
-from benchmarks.load_completions import Completions, prompt_ids
+from benchmarks.load_answers import MODEL, STREAM_HEAD, Answers, Script, chunk, whole
+from benchmarks.load_completions import prompt_ids
 
 if TYPE_CHECKING:
     from rollway_gateway.render import Template
 
-MODEL = "scripted"
 CONTEXT = 1 << 20
-WORDS = {
-    "time": 655, "year": 713, "people": 701, "way": 970, "day": 1194, "man": 555, "thing": 2775, "woman": 4166,
-    "life": 1029, "child": 811, "world": 905, "school": 1125, "state": 1215, "family": 1564, "student": 2222,
-    "group": 1528, "country": 1798, "problem": 1732, "hand": 1369, "part": 599, "place": 1379, "case": 1671,
-    "week": 2605, "company": 2727, "system": 817, "program": 1578, "question": 1962, "work": 746, "number": 1230,
-    "night": 3163, "point": 1225, "home": 1478,
-}  # fmt: skip
-"""Each is one token of SmolLM2 with its leading space."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Script:
-    """What every call is answered. Prompts and answers are cuts of one endless sequence, so later turns extend earlier
-    ones when ``prompt_tokens`` grows by what was sampled and something new."""
-
-    prompt_tokens: int = 2048
-    sampled_tokens: int = 256
-    tokens_per_event: int = 1
-    tick_s: float = 0.01
-    """Between two events of a stream."""
-    delay_s: float = 0.0
-    """Before a whole answer, on average: between half of it and half as much again, evenly spread."""
-    routing_bytes: int = 0
-    """Expert routing per token, base64 in the answer as vLLM sends it; 0: none."""
-
-    @property
-    def events(self) -> int:
-        """Of a stream, with its first (the role) and without [DONE]."""
-        return 1 + -(-self.sampled_tokens // self.tokens_per_event)
-
-
-def words(count: int) -> list[str]:
-    """The first ``count`` words of the endless sequence."""
-    chance = random.Random(7)
-    return chance.choices(list(WORDS), k=count)
-
-
-def _logprob(k: int) -> float:
-    return -((k * 0.37) % 3.0) - 0.012345678901234
-
-
-class Answers:
-    """The bytes of one script."""
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        all_words = words(script.prompt_tokens + script.sampled_tokens)
-        self._ids = [WORDS[w] for w in all_words]
-        self._prompt = self._ids[: script.prompt_tokens]
-        self._sampled = all_words[script.prompt_tokens :]
-        self._usage = {
-            "prompt_tokens": script.prompt_tokens,
-            "total_tokens": script.prompt_tokens + script.sampled_tokens,
-            "completion_tokens": script.sampled_tokens,
-        }
-        self._head = {"id": "chatcmpl-0123456789abcdef", "created": 1_700_000_000, "model": MODEL}
-        self.chat = whole(orjson.dumps(self._chat()))
-        self.generate = whole(orjson.dumps(self._generate()))
-        self.events = [_chunk(orjson.dumps(e)) for e in self._events()]
-        end = b"data: [DONE]\n\n"
-        usage = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": self._usage}
-        self.end = framed(end) + b"0\r\n\r\n"
-        self.end_with_usage = _chunk(orjson.dumps(usage)) + self.end
-        n = script.sampled_tokens
-        self.completions = Completions(
-            self._head, self._sampled, self._sampled_ids(0, n), [_logprob(k) for k in range(n)], script.tokens_per_event
-        )
-        self.rest = [_chunk(e) for e in self.completions.rest]
-
-    def _entries(self, lo: int, hi: int) -> list[dict[str, object]]:
-        return [
-            {"token": " " + w, "logprob": _logprob(lo + k), "bytes": list(b" " + w.encode()), "top_logprobs": []}
-            for k, w in enumerate(self._sampled[lo:hi])
-        ]
-
-    def _text(self, lo: int, hi: int) -> str:
-        return "".join(" " + w for w in self._sampled[lo:hi])
-
-    def _sampled_ids(self, lo: int, hi: int) -> list[int]:
-        return [WORDS[w] for w in self._sampled[lo:hi]]
-
-    def _routing(self) -> str | None:
-        n, per = len(self._ids) - 1, self.script.routing_bytes
-        return base64.b64encode(random.Random(3).randbytes(n * per)).decode() if per else None
-
-    def _chat(self) -> dict[str, object]:
-        n = self.script.sampled_tokens
-        message = {
-            "role": "assistant", "content": self._text(0, n), "refusal": None, "annotations": None, "audio": None,
-            "function_call": None, "reasoning": None,
-        }  # fmt: skip
-        choice = {
-            "index": 0, "message": message, "logprobs": {"content": self._entries(0, n)}, "finish_reason": "length",
-            "stop_reason": None, "token_ids": self._sampled_ids(0, n), "routed_experts": self._routing(),
-        }  # fmt: skip
-        return {
-            **self._head, "object": "chat.completion", "choices": [choice], "service_tier": None,
-            "system_fingerprint": "scripted-load", "usage": self._usage, "prompt_logprobs": None,
-            "prompt_token_ids": self._prompt, "prompt_text": None, "kv_transfer_params": None,
-        }  # fmt: skip
-
-    def _generate(self) -> dict[str, object]:
-        n = self.script.sampled_tokens
-        ids = self._sampled_ids(0, n)
-        content = [{"token_id": i, "logprob": _logprob(k), "rank": 1, "top_logprobs": []} for k, i in enumerate(ids)]
-        choice = {
-            "index": 0, "logprobs": {"content": content}, "finish_reason": "length", "stop_reason": None,
-            "token_ids": ids, "routed_experts": self._routing(),
-        }  # fmt: skip
-        return {
-            "request_id": "generate-tokens-0123456789abcdef", "created": 1_700_000_000, "model": MODEL,
-            "choices": [choice], "usage": self._usage, "prompt_logprobs": None, "kv_transfer_params": None,
-        }  # fmt: skip
-
-    def _events(self) -> list[dict[str, object]]:
-        head = {**self._head, "object": "chat.completion.chunk"}
-        opening = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-        events: list[dict[str, object]] = [
-            {**head, "choices": [opening], "prompt_token_ids": self._prompt, "prompt_text": None}
-        ]
-        n, step = self.script.sampled_tokens, self.script.tokens_per_event
-        for lo in range(0, n, step):
-            hi = min(lo + step, n)
-            choice: dict[str, object] = {
-                "index": 0, "delta": {"content": self._text(lo, hi)}, "logprobs": {"content": self._entries(lo, hi)},
-                "finish_reason": "length" if hi == n else None, "token_ids": self._sampled_ids(lo, hi),
-            }  # fmt: skip
-            events.append({**head, "choices": [choice]})
-        return events
-
-
-def whole(body: bytes, status: str = "200 OK") -> bytes:
-    """A JSON answer with its head."""
-    return b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
-        status.encode(), len(body), body,
-    )  # fmt: skip
-
-
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
-
-
-def framed(data: bytes) -> bytes:
-    """One chunk of a chunked body."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def _chunk(event: bytes) -> bytes:
-    return framed(b"data: " + event + b"\n\n")
+RENDERED = 16
+"""So many renderings are kept."""
 
 
 class Engine:
@@ -197,6 +46,7 @@ class Engine:
             from rollway_gateway.render import Template
 
             self._template = Template.load(tokenizer)
+        self._rendered: dict[bytes, bytes] = {}
         self.calls = 0
         self.captured = 0
         """Calls that asked for token ids, or were token-in."""
@@ -230,17 +80,29 @@ class Engine:
 
     def tokenize(self, body: bytes) -> bytes | None:
         """The answer to /tokenize; None: this engine has no tokenizer, or the template refuses."""
+        ids = self.rendered(orjson.loads(body))
+        if ids is None:
+            return None
+        tokens = orjson.Fragment(b"[%b]" % ids)
+        return whole(orjson.dumps({"count": ids.count(b",") + 1, "max_model_len": CONTEXT, "tokens": tokens}))
+
+    def rendered(self, asked: dict[str, Any]) -> bytes | None:
+        """The prompt's ids as JSON without brackets; None: this engine has no tokenizer, or the template refuses."""
         if self._template is None:
             return None
         from rollway_gateway.render import Options
         from rollway_wire.problems import RollwayError
 
-        asked = orjson.loads(body)
-        try:
-            ids = self._template.prompt_ids(asked["messages"], Options(tools=asked.get("tools"))).tolist()
-        except RollwayError:
-            return None
-        return whole(orjson.dumps({"count": len(ids), "max_model_len": CONTEXT, "tokens": ids}))
+        name = orjson.dumps([asked["messages"], asked.get("tools")])
+        if name not in self._rendered:
+            try:
+                ids = self._template.prompt_ids(asked["messages"], Options(tools=asked.get("tools"))).tolist()
+            except RollwayError:
+                return None
+            while len(self._rendered) >= RENDERED:
+                del self._rendered[next(iter(self._rendered))]
+            self._rendered[name] = orjson.dumps(ids)[1:-1]
+        return self._rendered[name]
 
 
 class Connection(asyncio.Protocol):
@@ -287,11 +149,7 @@ class Connection(asyncio.Protocol):
         if path.endswith(b"/chat/completions"):
             engine.calls += 1
             engine.captured += b'"return_token_ids"' in body
-            if b'"stream":true' in body or b'"stream": true' in body:
-                end = engine.answers.end_with_usage if _asks_usage(body) else engine.answers.end
-                engine.start_stream(self, iter([*engine.answers.events, end]))
-            else:
-                self._later(engine.answers.chat)
+            self._chat(body)
         elif path.endswith(b"/completions"):
             self._complete(body)
         elif path.endswith(b"/inference/v1/generate"):
@@ -315,6 +173,17 @@ class Connection(asyncio.Protocol):
         else:
             self.write(whole(b'{"detail":"Not Found"}', "404 Not Found"))
 
+    def _chat(self, body: bytes) -> None:
+        engine, answers = self._engine, self._engine.answers
+        ids = None if engine.tokenizer is None else engine.rendered(orjson.loads(body))
+        if b'"stream":true' in body or b'"stream": true' in body:
+            opening = answers.opening if ids is None else chunk(answers.any_opening.of(ids))
+            usage = answers.usage if ids is None else chunk(answers.any_usage.of(ids))
+            end = usage + answers.end if _asks_usage(body) else answers.end
+            engine.start_stream(self, iter([opening, *answers.events, end]))
+        else:
+            self._later(answers.chat if ids is None else whole(answers.any_chat.of(ids)))
+
     def _complete(self, body: bytes) -> None:
         ids = prompt_ids(body)
         if len(ids) < 8:  # a question, not a call: whether prompt ids are taken at all
@@ -326,10 +195,10 @@ class Connection(asyncio.Protocol):
         engine.captured += 1
         answers = engine.answers
         if b'"stream":true' in body:
-            last = _chunk(answers.completions.usage(ids)) + answers.end if _asks_usage(body) else answers.end
-            engine.start_stream(self, iter([_chunk(answers.completions.first(ids)), *answers.rest, last]))
+            last = chunk(answers.completions.usage.of(ids)) + answers.end if _asks_usage(body) else answers.end
+            engine.start_stream(self, iter([chunk(answers.completions.first.of(ids)), *answers.rest, last]))
         else:
-            self._later(whole(answers.completions.whole(ids)))
+            self._later(whole(answers.completions.whole.of(ids)))
 
     def _later(self, answer: bytes) -> None:
         delay = self._engine.answers.script.delay_s

@@ -13,16 +13,17 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.gateway import baseline, machine, table
+from benchmarks.gateway import baseline, machine, scale, table, turns
 from benchmarks.gateway.bench import Refused, running
 from benchmarks.gateway.environments import Unavailable
 from benchmarks.gateway.process import StartFailed
+from benchmarks.gateway.size import QUICK, Numbers, Size
 from benchmarks.gateway.subjects import FLOOR, Subject, named
-from benchmarks.gateway.suites import QUICK, SUITES, Numbers, Size
+from benchmarks.gateway.suites import SUITES
 
 REPEATED = ("plain", "stream")
 """Suites short enough to be run in every round; the others run once."""
-CHECKED = "plain,stream,memory"
+CHECKED = "plain,stream,memory,turns,routing,scale"
 
 
 class Run:
@@ -40,14 +41,16 @@ class Run:
         for suite in suites:
             for turn in range(self._rounds if suite in REPEATED else 1):
                 for subject in self._subjects:
-                    if subject.name not in self.failures:
+                    if subject.name not in self.failures and SUITES[suite].takes(subject):
                         print(f"{suite} {turn + 1} · {subject.name}", file=sys.stderr, flush=True)
                         await self._one(suite, subject)
 
     async def _one(self, suite: str, subject: Subject) -> None:
         try:
-            async with running(subject, self._cores) as bench:
-                numbers = await SUITES[suite](bench, self._size)
+            chosen = SUITES[suite]
+            extra = chosen.environment if subject.ours else None
+            async with running(subject, self._cores, extra, bound=chosen.bound) as bench:
+                numbers = await chosen.measure(bench, self._size)
         except Unavailable as e:
             self.failures[subject.name] = f"not measured: {e}"
         except StartFailed as e:
@@ -59,7 +62,15 @@ class Run:
                 self._seen[subject.name].setdefault(name, []).append(value)
 
     def results(self) -> dict[str, Numbers]:
-        return {s: {n: _median(v) for n, v in found.items()} for s, found in self._seen.items() if found}
+        """Of each subject, with what follows from two of them."""
+        found = {s: {n: _median(v) for n, v in found.items()} for s, found in self._seen.items() if found}
+        for subject in self._subjects:
+            numbers = found.get(subject.name, {})
+            if subject.ours and (grown := turns.growth(numbers, found.get(FLOOR, {}))) is not None:
+                numbers["turns_growth_apart_from_body"] = grown
+            if subject.processes > 1 and (times := scale.times(found.get("rollway", {}), numbers)) is not None:
+                numbers["scale_times_one_process"] = times
+        return found
 
     def spread(self) -> dict[str, dict[str, list[float | int | None]]]:
         """Every round's value of what was repeated."""

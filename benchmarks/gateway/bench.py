@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,8 +19,8 @@ from benchmarks.gateway.environments import ROOT, tokenizer
 from benchmarks.gateway.machine import Cores
 from benchmarks.gateway.process import Process, StartFailed
 from benchmarks.gateway.subjects import Launch, Subject, free_port
+from benchmarks.load_answers import MODEL, Script, words
 from benchmarks.load_client import Call, LoadResult, run_load
-from benchmarks.load_engine import MODEL, Script, words
 
 START_S = 90.0
 
@@ -81,6 +81,16 @@ class Bench:
                 raise Refused(f"{count - good} of {count} sessions could not be opened: {dict(opened.answered)}")
         return ids
 
+    async def tickets(self, count: int) -> dict[str, str]:
+        """Open so many sessions of ours: each one's base URL, by its id."""
+        assert self.subject.opens is not None
+        calls = [self.subject.opens(str(uuid.uuid4())) for _ in range(count)]
+        opened = await run_load(self.url, calls, in_flight=8, keeps=True)
+        said = [orjson.loads(answer) for answer in opened.bodies]
+        if opened.answered[201] != count:
+            raise Refused(f"{opened.answered[201]} of {count} sessions could be opened: {dict(opened.answered)}")
+        return {ticket["session_id"]: ticket["base_url"] for ticket in said}
+
     def call(self, session: str, payload: bytes) -> Call:
         return Call(self.subject.path(session), payload, self.subject.headers(session))
 
@@ -103,6 +113,13 @@ class Bench:
         cpu_s, after = self.gateway.cpu_s() - began, await self.tally()
         return Cost(cpu_s, result, after["calls"] - before["calls"], after["captured"] - before["captured"])
 
+    async def must_be_exact(self) -> None:
+        """Raises:
+        Refused: its worker is not in exact mode, or not any more."""
+        got = await run_load(self.url, [Call("/v1/pools/default", b"", method="GET")], in_flight=1, keeps=True)
+        if b'"mode":"exact"' not in got.bodies[0]:
+            raise Refused(f"it does not run in exact mode: {got.bodies[0]!r:.300}")
+
     async def check(self, script: Script, payload: bytes, *, stream: bool) -> None:
         """One call, its answer read: it must be the engine's.
 
@@ -121,8 +138,14 @@ class Bench:
 
 
 @asynccontextmanager
-async def running(subject: Subject, cores: Cores) -> AsyncIterator[Bench]:
+async def running(
+    subject: Subject, cores: Cores, environment: Mapping[str, str] | None = None, *, bound: bool = True
+) -> AsyncIterator[Bench]:
     """Engine and subject, up and answering.
+
+    Args:
+        environment: of the subject, besides its own.
+        bound: it has its own core alone.
 
     Raises:
         Unavailable: the subject cannot be had here.
@@ -141,7 +164,11 @@ async def running(subject: Subject, cores: Cores) -> AsyncIterator[Bench]:
         port = free_port()
         command = subject.command(Launch(port, engine_url, folder))
         gateway = Process(
-            command, core=cores.subject, log=folder / "gateway.log", cwd=ROOT, environment=subject.environment
+            command,
+            core=cores.subject if bound else None,
+            log=folder / "gateway.log",
+            cwd=ROOT,
+            environment={**subject.environment, **(environment or {})},
         )
         started.append(gateway)
         url = f"http://127.0.0.1:{port}"

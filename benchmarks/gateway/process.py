@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 PATHS = (Path(__file__).parent / "settle", ROOT / "services", ROOT / "shared")
 """Before anything installed: this checkout is what is measured, wherever it lies."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
+ALL = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+"""Cores that this process was given, before any of it was bound to one."""
 
 
 class StartFailed(RuntimeError):
@@ -24,9 +27,9 @@ class StartFailed(RuntimeError):
 _PR_SET_PDEATHSIG = 1
 
 
-def _bound(core: int) -> None:
-    """In the child: stay on one core, and end with the process that started it."""
-    os.sched_setaffinity(0, {core})
+def _bound(core: int | None) -> None:
+    """In the child: stay on one core, if one is given, and end with the process that started it."""
+    os.sched_setaffinity(0, ALL if core is None else {core})
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -34,15 +37,17 @@ class Process:
     """A process and what it starts. Everything it prints goes to ``log``."""
 
     def __init__(
-        self, command: Sequence[str], *, core: int, log: Path, environment: Mapping[str, str] | None = None,
+        self, command: Sequence[str], *, core: int | None, log: Path, environment: Mapping[str, str] | None = None,
         cwd: Path | None = None, pipe: bool = False,
     ) -> None:  # fmt: skip
         self._settled = log.with_suffix(".settled")
+        self._delays = log.with_suffix(".delays")
         self._log = log
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("ROLLWAY_", "RLLM_", "PYTHON"))}
         extra = {
             "PYTHONPATH": os.pathsep.join(map(str, PATHS)),
             "BENCH_SETTLED": str(self._settled),
+            "BENCH_DELAYS": str(self._delays),
             "PYTHONUNBUFFERED": "1",
         }
         with log.open("ab") as out:
@@ -86,7 +91,11 @@ class Process:
 
     def cpu_s(self) -> float:
         """CPU seconds, user and system, all threads, since the start; of the tree."""
-        return sum(time.clock_gettime((~pid << 3) | 2) for pid in self.tree())
+        return sum(self.shares().values())
+
+    def shares(self) -> dict[int, float]:
+        """CPU seconds of each process of the tree, by its id."""
+        return {pid: time.clock_gettime((~pid << 3) | 2) for pid in self.tree()}
 
     def resident(self) -> int:
         """Resident bytes of the tree."""
@@ -99,6 +108,20 @@ class Process:
         async with asyncio.timeout(60):
             while not self._settled.exists() or self._settled.stat().st_size == before:  # noqa: ASYNC110 - a file
                 await asyncio.sleep(0.02)
+
+    def watch_loop(self) -> None:
+        """From here on a Python process measures how late its event loop is; `loop_delays` ends that."""
+        self._delays.unlink(missing_ok=True)
+        os.kill(self.pid, signal.SIGUSR1)
+
+    async def loop_delays(self) -> list[float]:
+        """Seconds that a timer of each millisecond was late."""
+        os.kill(self.pid, signal.SIGUSR1)
+        async with asyncio.timeout(60):
+            while not self._delays.exists():  # noqa: ASYNC110 - a file
+                await asyncio.sleep(0.02)
+        delays: list[float] = json.loads(self._delays.read_text())
+        return delays
 
     def stop(self) -> None:
         if self.alive:

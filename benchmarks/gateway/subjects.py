@@ -53,6 +53,7 @@ class Subject:
     renders: bool = False
     """The engine must tell where its tokenizer lies."""
     ours: bool = False
+    processes: int = 1
     streams: bool = True
     """Passes events on as they come; otherwise a streamed call is one answer in the stream's clothes."""
 
@@ -104,6 +105,13 @@ def _journaled(at: Launch) -> list[str]:
     return [*_rollway(at), "--journal-dir", str(at.folder / "journal")]
 
 
+def _two(at: Launch) -> list[str]:
+    """The known port is that of the admin routes, which answer for both; tickets name the agents' ports."""
+    command = [*_rollway(at), "--processes", "2", "--admin-port", str(at.port)]
+    command[command.index("--port") + 1] = "0"
+    return command
+
+
 READY = ("/v1/pools/default", b'"healthy":true')
 
 
@@ -149,6 +157,15 @@ SUBJECTS = (
     Subject(
         name="rollway-exact", label="Rollway, exact mode", command=_rollway, opens=_posts("/v1/sessions", "session_id"),
         environment=_ours("memory", "exact"), ours=True, ready=READY, renders=True,
+    ),
+    Subject(
+        name="rollway-exact-journal", label="Rollway, exact mode, journal", command=_journaled,
+        opens=_posts("/v1/sessions", "session_id"), environment=_ours("journal", "exact"), ours=True, ready=READY,
+        renders=True,
+    ),
+    Subject(
+        name="rollway-two", label="Rollway, mirror mode, two processes", command=_two,
+        opens=_posts("/v1/sessions", "session_id"), environment=_ours("memory"), ours=True, ready=READY, processes=2,
     ),
     Subject(
         name="rllm-memory", label="rllm-model-gateway 0.1.0, in memory", command=_rllm("memory"),

@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-
-import orjson
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 from benchmarks.gateway.bench import Bench, Cost, Refused, body, prompt
-from benchmarks.load_client import LoadResult, probe
-from benchmarks.load_engine import Script
-
-Numbers = dict[str, float | int | None]
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is measured: bounded in calls, and in seconds per load."""
-
-    calls: int = 800
-    streams: int = 64
-    context_calls: int = 32
-    contexts: tuple[int, ...] = (4096, 16384, 65536, 131072)
-    in_flight: tuple[int, ...] = (32, 200, 1000)
-    sessions: int = 400
-    turns: int = 4
-    load_s: float = 45.0
-
-
-QUICK = Size(calls=64, streams=8, context_calls=8, contexts=(4096,), in_flight=(32,), sessions=40, turns=2, load_s=20.0)
-
-
-def user(tokens: int) -> list[dict[str, object]]:
-    return [{"role": "user", "content": prompt(tokens)}]
+from benchmarks.gateway.rendering import rendering
+from benchmarks.gateway.scale import scale
+from benchmarks.gateway.size import Numbers, Size, quantile
+from benchmarks.gateway.subjects import FLOOR, Subject
+from benchmarks.gateway.turns import said, turns, user
+from benchmarks.load_answers import Script
+from benchmarks.load_client import probe
 
 
 async def warm(bench: Bench, payload: bytes, count: int) -> None:
@@ -52,7 +31,7 @@ def _whole(cost: Cost, expected: int, what: str) -> None:
 
 async def plain(bench: Bench, size: Size) -> Numbers:
     """Whole answers, 2,048 prompt + 256 sampled tokens, 32 in flight, a session per call."""
-    script, payload = Script(), body(user(2048))
+    script, payload = Script(), body([user(2048)])
     await bench.script(script)
     await bench.check(script, payload, stream=False)
     await warm(bench, payload, size.calls // 4)
@@ -71,7 +50,7 @@ async def plain(bench: Bench, size: Size) -> Numbers:
 
 async def stream(bench: Bench, size: Size) -> Numbers:
     """Streamed answers of 256 events, 32 in flight, an event every 10 ms in each."""
-    script, payload = Script(), body(user(2048), stream=True)
+    script, payload = Script(), body([user(2048)], stream=True)
     await bench.script(script)
     await bench.check(script, payload, stream=True)
     await warm(bench, payload, min(32, size.streams))
@@ -91,7 +70,7 @@ async def memory(bench: Bench, size: Size) -> Numbers:
     64 new tokens on top. The sessions stay open."""
     if not bench.subject.captures:
         return {"first_turn_kept_bytes": None, "later_turn_kept_bytes": None}
-    history = user(2048)
+    history = [user(2048)]
     await bench.script(Script())
     await warm(bench, body(history), size.sessions)
     sessions = await bench.sessions(size.sessions)
@@ -105,7 +84,7 @@ async def memory(bench: Bench, size: Size) -> Numbers:
         await bench.gateway.settle()
         resident.append(bench.gateway.resident())
         tokens += 256 + 64
-        history = [*history, _said(cost.load), {"role": "user", "content": prompt(64)}]
+        history = [*history, said(cost.load), {"role": "user", "content": prompt(64)}]
     later = (resident[-1] - resident[1]) / (size.turns - 1)
     return {
         "first_turn_kept_bytes": (resident[1] - resident[0]) / size.sessions,
@@ -113,17 +92,11 @@ async def memory(bench: Bench, size: Size) -> Numbers:
     }
 
 
-def _said(load: LoadResult) -> dict[str, object]:
-    """The assistant's message: the same in every session."""
-    message = orjson.loads(load.bodies[0])["choices"][0]["message"]
-    return {"role": "assistant", "content": message["content"]}
-
-
 async def context(bench: Bench, size: Size) -> Numbers:
     """CPU of a plain call as the prompt grows, 4 in flight."""
     found: Numbers = {}
     for tokens in size.contexts:
-        payload = body(user(tokens))
+        payload = body([user(tokens)])
         await bench.script(Script(prompt_tokens=tokens))
         await warm(bench, payload, 4)
         sessions = await bench.sessions(size.context_calls)
@@ -134,23 +107,31 @@ async def context(bench: Bench, size: Size) -> Numbers:
 
 
 async def routing(bench: Bench, size: Size) -> Numbers:
-    """CPU of a plain call whose answer carries expert routing, 1,000 bytes per token."""
-    payload = body(user(2048))
+    """CPU of a plain call whose answer carries expert routing, 1,000 bytes per token, which ours keeps."""
+    payload = body([user(2048)])
     await bench.script(Script(routing_bytes=1000))
     await warm(bench, payload, 4)
     sessions = await bench.sessions(size.context_calls)
     cost = await bench.load(sessions, payload, in_flight=4, deadline_s=size.load_s)
+    if bench.subject.ours:
+        _whole(cost, size.context_calls, "routing")
     return {"routing_cpu_ms_per_call": cost.cpu_s / cost.load.ok * 1e3 if cost.load.ok else None}
 
 
 async def in_flight(bench: Bench, size: Size) -> Numbers:
     """So many calls at once of an engine that takes 1 to 3 s for each, begun over 2 s, with a health check every 200 ms
-    beside them."""
+    beside them. Second turns in exact mode, which ids can say."""
     found: Numbers = {}
-    payload = body(user(2048))
     for count in size.in_flight:
-        await bench.script(Script(delay_s=2.0))
+        history = [user(2048)]
         sessions = await bench.sessions(count * 5)
+        await bench.script(Script())
+        if bench.subject.renders and bench.subject.ours:
+            opened = await bench.load(sessions, body(history), in_flight=32, deadline_s=120, keeps=True)
+            _whole(opened, len(sessions), "in_flight")
+            history += [said(opened.load), user(64)]
+        payload = body(history)
+        await bench.script(Script(delay_s=2.0))
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             health = group.create_task(
@@ -165,30 +146,41 @@ async def in_flight(bench: Bench, size: Size) -> Numbers:
             f"{name}_answered": cost.load.ok,
             f"{name}_failed": cost.load.failed,
             f"{name}_timed_out": cost.load.timeouts,
-            f"{name}_latency_p50_s": _quantile(cost.load.latencies, 0.5),
-            f"{name}_latency_p99_s": _quantile(cost.load.latencies, 0.99),
-            f"{name}_health_p99_ms": _ms(_quantile(waits, 0.99)),
+            f"{name}_latency_p50_s": quantile(cost.load.latencies, 0.5),
+            f"{name}_latency_p99_s": quantile(cost.load.latencies, 0.99),
+            f"{name}_health_p99_ms": _ms(quantile(waits, 0.99)),
             f"{name}_health_missed": missed,
         }
     return found
-
-
-def _quantile(values: list[float], q: float) -> float | None:
-    if not values:
-        return None
-    return statistics.quantiles(values, n=1000, method="inclusive")[int(q * 1000) - 1] if len(values) > 1 else values[0]
 
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
 
 
-Suite = Callable[[Bench, Size], Awaitable[Numbers]]
-SUITES: dict[str, Suite] = {
-    "plain": plain,
-    "stream": stream,
-    "memory": memory,
-    "context": context,
-    "routing": routing,
-    "in_flight": in_flight,
+def _one_process(subject: Subject) -> bool:
+    return subject.processes == 1
+
+
+@dataclass(frozen=True)
+class Suite:
+    measure: Callable[[Bench, Size], Awaitable[Numbers]]
+    takes: Callable[[Subject], bool] = _one_process
+    """Which subjects it is run on."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of ours, besides the subject's own."""
+    bound: bool = True
+    """The subject has one core."""
+
+
+SUITES = {
+    "plain": Suite(plain),
+    "stream": Suite(stream),
+    "memory": Suite(memory),
+    "context": Suite(context),
+    "turns": Suite(turns, takes=lambda s: s.processes == 1 and (s.ours or s.name == FLOOR)),
+    "rendering": Suite(rendering),
+    "routing": Suite(routing, environment={"ROLLWAY_GATEWAY_ROUTED_EXPERTS": "true"}),
+    "in_flight": Suite(in_flight),
+    "scale": Suite(scale, takes=lambda s: s.name in ("rollway", "rollway-two"), bound=False),
 }

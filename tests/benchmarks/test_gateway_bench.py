@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gateway import baseline, table
+from benchmarks.load_answers import Answers, Script
 from benchmarks.load_client import Call, run_load
-from benchmarks.load_engine import Answers, Script
 from tests.rules.repository import ROOT
 
 
