@@ -12,6 +12,7 @@ import gc
 import signal
 import sys
 from types import FrameType
+from typing import Any
 
 from rollway_gateway.app import GatewayApp
 from rollway_gateway.processes.supervisor import Supervisor, inherited
@@ -32,7 +33,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, help="port to bind (8700); 0 takes a free one and logs it")
     parser.add_argument("--admin-port", type=int, help="port of the admin routes' own listener; 0 takes a free one")
     parser.add_argument("--admin-host", help="interface of that listener (as --host)")
-    parser.add_argument("--processes", type=int, help="gateway processes, on --port and the ports after it (1)")
+    parser.add_argument(
+        "--processes", "--workers", type=_processes, metavar="N",
+        help="gateway processes, on --port and the ports after it (1); --workers as servers commonly call it",
+    )  # fmt: skip
     parser.add_argument("--public-url", help="base URL put into session tickets")
     parser.add_argument(
         "--worker", action="append", dest="workers", metavar="URL", help="an inference server of the pool 'default'"
@@ -43,6 +47,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokenizer", help="folder of tokenizer and chat template, where workers do not name it")
     parser.add_argument("--log-level", help="debug, info, warning or error")
     return parser
+
+
+def _processes(said: str) -> int:
+    try:
+        return int(said)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{said!r} is no number of processes; --worker names an inference server"
+        ) from None
 
 
 def _stopped(number: int, frame: FrameType | None) -> None:
@@ -73,16 +86,16 @@ def main(argv: list[str] | None = None) -> None:
     if chosen.processes > 1 and chosen.process is None:
         Supervisor(chosen, given).run()
         return
-    admin = None
+    admin, told = None, list[dict[str, Any]]()
     if chosen.process is not None:
-        sock, admin = inherited(chosen)
+        sock, admin, told = inherited(chosen)
     else:
         sock = serve.bind_or_refuse(chosen.host, chosen.port)
     if admin is None and chosen.admin_port is not None:
         admin = serve.bind_or_refuse(chosen.admin_interface, chosen.admin_port), chosen.admin_interface
         ports = {"port": sock.getsockname()[1], "admin_port": admin[0].getsockname()[1]}
         chosen = chosen.model_copy(update=ports)
-    app = GatewayApp(chosen)
+    app = GatewayApp(chosen, told)
     _rarely_collect_all()
     serve.run(app, chosen, service="gateway", drain_s=chosen.drain_s, sock=sock, admin=admin)
 

@@ -7,8 +7,9 @@ connection, which nothing in the request can change. On the agents' listener the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import orjson
 from fastapi import FastAPI
@@ -19,6 +20,7 @@ from rollway_gateway.gateway import open_gateway
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.own_api import own_api
 from rollway_gateway.processes.forwarding import Siblings, forward
+from rollway_gateway.processes.totals import totals_api
 from rollway_gateway.replies import send_error, send_whole
 from rollway_gateway.rllm_api import rllm_api
 from rollway_gateway.settings import GatewaySettings
@@ -32,15 +34,16 @@ HEALTH = "/health"
 class GatewayApp:
     """Serve it with any ASGI server that runs the lifespan."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, told: Sequence[Mapping[str, Any]] = ()) -> None:
         """
         Args:
             settings: with the ports that are bound, where there are two.
+            told: as `open_gateway`.
         """
 
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-            async with open_gateway(settings) as gateway:
+            async with open_gateway(settings, told) as gateway:
                 app.state.gateway = gateway
                 yield
 
@@ -53,6 +56,7 @@ class GatewayApp:
         self._siblings = None
         if settings.process is not None:
             self._siblings = Siblings(settings.siblings.split(","), settings.process)
+            self.control.include_router(totals_api())
         self._admin_port = settings.admin_port
         self._admin: ASGIApp = self.control
         if settings.admin_keys:

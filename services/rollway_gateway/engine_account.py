@@ -20,9 +20,10 @@ class EngineAccount:
             count: read while no call of ours was there.
             now: Unix time.
         """
-        self._began, self._since = count.began, now
+        self._began, self.since = count.began, now
         self._first = self._last = count.tokens
-        self._captured = 0
+        self.captured = self.besides = self.unbounded = 0
+        """Everything `add` was given: tokens, bounds, and how often there was none."""
         self._fresh = 0
         """Captured since the last comparison."""
         self._uncertain: int | None = 0
@@ -37,7 +38,9 @@ class EngineAccount:
             tokens: sampled for it, as its answer told.
             besides: how many more it may have been, where the answer was not read to its end; None: any number.
         """
-        self._captured += tokens
+        self.captured += tokens
+        self.besides += besides or 0
+        self.unbounded += besides is None
         self._fresh += tokens
         self._uncertain = None if self._uncertain is None or besides is None else self._uncertain + besides
 
@@ -73,8 +76,8 @@ class EngineAccount:
         compared = self._as_of is not None
         engine = self._last - self._first
         return WorkerLedger(
-            since=self._since, captured=self._captured, engine=engine if compared else None,
-            difference=engine - (self._captured - self._fresh) if compared else None,
+            since=self.since, captured=self.captured, engine=engine if compared else None,
+            difference=engine - (self.captured - self._fresh) if compared else None,
             closes=not self._foreign and not self._uncounted if compared else None,
             cut_off=self._cut_off, foreign=self._foreign, uncounted=self._uncounted, as_of=self._as_of,
             pending=self._fresh, uncertain=self._uncertain,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -16,7 +17,7 @@ from rollway_gateway.health import HealthWatch
 from rollway_gateway.keeping import Keeping, open_keeping
 from rollway_gateway.keys import SessionKeys
 from rollway_gateway.pool import Pool
-from rollway_gateway.pools_tree import pools_tree, restore_pools
+from rollway_gateway.pools_tree import pools_tree, restore_pools, take_told
 from rollway_gateway.reconcile import reconcile_all
 from rollway_gateway.session import Session
 from rollway_gateway.settings import GatewaySettings
@@ -82,10 +83,11 @@ class Gateway:
             raise NotFound(f"no pool {name!r}: register a worker in it or open it first")
         return found
 
-    async def meet_again(self) -> None:
-        """Check the workers of an earlier process before the first request, so that it is served at once; one that is
-        slow to answer is left to the health watch."""
-        if not self.keeping.pools:
+    async def meet_again(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Bring the pools to what an earlier process was told, and check its workers before the first request, so that
+        it is served at once; one that is slow to answer is left to the health watch."""
+        take_told(self.pools, told, retry_after_s=self.settings.retry_after_s)
+        if not self.keeping.pools and not told:
             return
         try:
             async with asyncio.timeout(self.settings.health_timeout_s), asyncio.TaskGroup() as group:
@@ -110,8 +112,9 @@ class Gateway:
             pool.hand_out()
 
     async def drain(self, worker: Worker, how: DrainWorker) -> WorkerState:
-        """No new calls to a worker; wait for those there."""
+        """No new calls to a worker; wait for those there. It stays so over a restart, until it is registered again."""
         worker.draining = True
+        await self.keep_pools()
         idle = asyncio.Event()
         if worker.active:
             worker.when_idle.append(idle.set)
@@ -154,7 +157,8 @@ class Gateway:
 
     async def reconciled(self, pool: Pool) -> PoolState:
         """The pool's state, after its workers at rest were compared with their engines' counters."""
-        await reconcile_all(self.client, pool.workers.values(), RECONCILE_S)
+        if self.settings.process is None:  # else the supervisor does, who knows of all processes
+            await reconcile_all(self.client, pool.workers.values(), RECONCILE_S)
         return self.pool_state(pool)
 
     @staticmethod
@@ -263,8 +267,11 @@ def _report_end(task: asyncio.Task[None]) -> None:
 
 
 @asynccontextmanager
-async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
+async def open_gateway(settings: GatewaySettings, told: Sequence[Mapping[str, Any]] = ()) -> AsyncIterator[Gateway]:
     """A running gateway: connections open, what the journal holds taken, settings' workers registered, health watched.
+
+    Args:
+        told: of pools, to the process that this one takes the place of (`processes.told`).
 
     Shut down in the order: health watch, journal, connections. Calls in flight have ended by then (the server waits for
     them, then cancels them).
@@ -277,7 +284,7 @@ async def open_gateway(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             gateway.ensure_pool(DEFAULT_POOL).put_worker(spec)
         if keeping.journal is not None:
             keeping.journal.start()
-        await gateway.meet_again()
+        await gateway.meet_again(told)
         tasks = [
             asyncio.create_task(gateway.health.run(), name="health-watch"),
             asyncio.create_task(keeping.run(), name="journal-tidy"),

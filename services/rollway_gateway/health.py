@@ -12,7 +12,7 @@ import structlog
 
 from rollway_gateway.exact.probe import Prober
 from rollway_gateway.exact.standing import UNKNOWN
-from rollway_gateway.reconcile import reconcile
+from rollway_gateway.reconcile import look_at, reconcile
 from rollway_gateway.settings import GatewaySettings
 from rollway_gateway.worker import Worker
 
@@ -88,7 +88,8 @@ class HealthWatch:
             worker.hang_up()
 
     async def _reconcile(self, worker: Worker) -> None:
-        await reconcile(self._client, worker, self._settings.health_timeout_s)
+        if self._settings.process is None or worker.account is None:  # of several processes the supervisor compares
+            await reconcile(self._client, worker, self._settings.health_timeout_s, look_at(worker))
 
     async def _ask(self, worker: Worker) -> None:
         async with self._client.get(worker.url + "/health", allow_redirects=False) as response:

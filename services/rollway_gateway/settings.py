@@ -26,7 +26,8 @@ class GatewaySettings(ServiceSettings):
     """Interface of that listener; None: `host`."""
     processes: int = Field(default=1, ge=1, le=64)
     """Gateway processes, each with the sessions whose ids fall to it, on `port` and the ports after it; the admin
-    listener answers for all. More than one needs `admin_port`."""
+    listener answers for all. More than one needs `admin_port`. On the command line ``--workers`` means the same; the
+    setting `workers` is inference servers, as ``--worker`` is."""
     process: int | None = None
     """Set by the supervisor for each of them, as are the next two."""
     siblings: str = ""

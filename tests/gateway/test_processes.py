@@ -38,8 +38,7 @@ class Two:
 
     async def ticket(self, home: str) -> dict[str, Any]:
         """Of a new session that lives in this process."""
-        session_id = next(s for i in range(1000) if home_of(s := f"s-{os.urandom(4).hex()}-{i}", PLACES) == home)
-        answer = await self.admin.post("/v1/sessions", json={"session_id": session_id})
+        answer = await self.admin.post("/v1/sessions", json={"session_id": _id_for(home)})
         assert answer.status_code == 201, answer.text
         ticket: dict[str, Any] = answer.json()
         return ticket
@@ -47,6 +46,10 @@ class Two:
     def pids(self) -> list[int]:
         tasks = Path(f"/proc/{self.supervisor.pid}/task").glob("*/children")
         return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+
+def _id_for(home: str) -> str:
+    return next(s for i in range(1000) if home_of(s := f"s-{os.urandom(4).hex()}-{i}", PLACES) == home)
 
 
 def _alive(pids: list[int]) -> list[int]:
@@ -160,6 +163,150 @@ async def test_a_killed_process_comes_back_and_knows_its_workers_and_gates(two: 
     assert "process_ended" in two.supervisor.logs()
 
 
+async def test_a_process_killed_while_others_are_fenced_comes_back_fenced(two: Two) -> None:
+    """It had answered the fence already; the other still drains. No call may pass it under new weights."""
+    worker_id = (await two.admin.get("/v1/pools/default")).json()["workers"][0]["worker_id"]
+    tickets, pids = [await two.ticket(home) for home in PLACES], two.pids()
+    hold = asyncio.Event()
+    two.engine.script(Reply("late", hold=hold))
+    async with httpx.AsyncClient(timeout=60) as http:
+        call = asyncio.create_task(http.post(tickets[1]["base_url"] + "/chat/completions", json={"messages": HI}))
+        await eventually(lambda: two.engine.active, "a call in flight in the second")
+        fencing = asyncio.create_task(two.admin.post("/v1/pools/default/fence", json={"drain_timeout_s": 60}))
+
+        async def fenced() -> bool:
+            return bool((await two.admin.get("/v1/pools/default")).json().get("gate") == "fenced")
+
+        await eventually(fenced, "the pool is fenced")
+        os.kill(pids[0], signal.SIGKILL)
+        # Its socket waits, so the first answer is the new process's.
+        refused = await http.post(tickets[0]["base_url"] + "/chat/completions", json={"messages": HI})
+        while "fenced" not in refused.text:
+            assert refused.status_code in (404, 503), refused.text
+            if refused.status_code == 404:  # in memory alone, so it is gone with its process
+                tickets[0] = await two.ticket("0")
+            refused = await http.post(tickets[0]["base_url"] + "/chat/completions", json={"messages": HI})
+        hold.set()
+        assert (await call).status_code == 200
+        await fencing
+        state = (await two.admin.get("/v1/pools/default")).json()
+        assert (state["gate"], [w["worker_id"] for w in state["workers"]]) == ("fenced", [worker_id])
+        assert len(two.engine.requests) == 1
+
+
+async def test_a_drain_is_of_all_processes_and_outlives_one(two: Two) -> None:
+    path = "/v1/pools/default/workers"
+    worker_id = (await two.admin.get("/v1/pools/default")).json()["workers"][0]["worker_id"]
+    drained = await two.admin.post(f"{path}/{worker_id}/drain", json={})
+    assert (drained.status_code, drained.json()["draining"], drained.json()["active_requests"]) == (200, True, 0)
+    assert (await two.admin.post(f"{path}/none/drain", json={})).status_code == 404
+    before = two.pids()
+    os.kill(before[1], signal.SIGKILL)
+    for home in PLACES:
+
+        async def refused(home: str = home) -> bool:
+            opened = await two.admin.post("/v1/sessions", json={"session_id": _id_for(home)})
+            if opened.status_code == 503:
+                return False  # the process is being started again
+            async with httpx.AsyncClient(timeout=60) as http:
+                answer = await http.post(opened.json()["base_url"] + "/chat/completions", json={"messages": HI})
+            assert answer.status_code == 503, answer.text
+            return "no healthy worker" in answer.text
+
+        await eventually(refused, f"process {home} sends nothing to the drained worker")
+    assert not two.engine.requests
+    again = await two.admin.post(path, json={"url": two.engine.url})
+    assert (again.json()["worker_id"], again.json()["draining"]) == (worker_id, False)
+    ticket = await two.ticket("1")
+    async with _ask(ticket["base_url"], "EMPTY") as client:
+        assert (await client.chat.completions.create(model="m", messages=HI)).choices[0].message.content == "ok"
+
+
+async def test_an_engines_counter_is_held_against_all_processes_together(two: Two) -> None:
+    """Also when one of them was killed: what it captured last is then not known, and is not taken for another's."""
+
+    async def ledger(how: str = "?reconcile=true") -> dict[str, Any]:
+        answer = await two.admin.get(f"/v1/pools/default{how}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()["workers"][0]["ledger"]
+        return found
+
+    async def ask_all(times: int) -> None:
+        for home in PLACES:
+            ticket = await two.ticket(home)
+            async with _ask(ticket["base_url"], "EMPTY") as client:
+                for _ in range(times):
+                    await client.chat.completions.create(model="m", messages=HI)
+
+    begun = two.engine.sampled
+    await ask_all(3)
+    found = await ledger()
+    assert (found["captured"], found["engine"]) == (two.engine.sampled - begun,) * 2
+    assert found["captured"] > 0
+    assert (found["closes"], found["foreign"], found["uncounted"], found["pending"]) == (True, 0, 0, 0)
+    two.engine.sampled += 5  # another client's
+    fenced = (await two.admin.post("/v1/pools/default/fence", json={})).json()["workers"][0]["ledger"]
+    assert (fenced["closes"], fenced["foreign"]) == (False, 5)
+    assert "worker_ledger_open" in two.supervisor.logs()
+    await two.admin.post("/v1/pools/default/open", json={})
+    await ask_all(1)
+    before = two.pids()
+    os.kill(before[0], signal.SIGKILL)
+
+    async def back() -> bool:
+        return len(two.pids()) == 2 and (await two.admin.get("/v1/pools/default")).status_code == 200
+
+    await eventually(back, "the process is back")
+    await ask_all(2)
+    found = await ledger()
+    assert (found["foreign"], found["uncounted"], found["engine"]) == (5, 0, two.engine.sampled - begun)
+    assert found["captured"] + found["cut_off"] + found["foreign"] == found["engine"]
+
+
+async def test_sessions_that_come_without_an_id_are_spread_evenly(two: Two) -> None:
+    tickets = [(await two.admin.post("/v1/sessions", json={})).json() for _ in range(10)]
+    tickets += [(await two.admin.post("/sessions", json={})).json() for _ in range(10)]
+    homes = [home_of(t["session_id"], PLACES) for t in tickets]
+    assert homes == PLACES * 10
+    assert len({urlsplit(t["base_url"]).port for t in tickets[:2]}) == 2
+    assert len((await two.admin.get("/v1/pools/default")).json()["workers"]) == 1
+    assert (await two.admin.get("/v1/pools/default")).json()["sessions"] == 20
+
+
+async def test_no_header_keeps_a_request_in_the_wrong_process(services: Services, engine: ScriptedEngine) -> None:
+    """Without keys an agent could else open its session a second time elsewhere."""
+    supervisor = await services.start_async(
+        "gateway", ["-m", "rollway_gateway", "--workers", "2", "--worker", engine.url],
+        env={"ROLLWAY_GATEWAY_PORT": "0", "ROLLWAY_GATEWAY_ADMIN_PORT": "0"},
+    )  # fmt: skip
+    admin_url = listening_url(supervisor.logs(), "admin_url")
+    async with httpx.AsyncClient(base_url=admin_url, timeout=60) as admin, httpx.AsyncClient(timeout=60) as http:
+        made = [(await admin.post("/v1/sessions", json={})).json() for _ in range(2)]
+        ports = [urlsplit(t["base_url"]).port for t in made]
+
+        async def healthy() -> bool:
+            workers = (await admin.get("/v1/pools/default")).json()["workers"]
+            return bool(workers and workers[0]["healthy"])
+
+        await eventually(healthy, "both processes have their worker")
+        for name in ("x-rollway-passed-on", "x-forwarded-for", "via", "forwarded"):
+            for session_id in (made[0]["session_id"], f"opened-by-the-call-{name}"):
+                for port in ports:
+                    url = f"http://127.0.0.1:{port}/sessions/{session_id}/v1/chat/completions"
+                    answer = await http.post(url, json={"messages": HI}, headers={name: "1"})
+                    assert answer.status_code == 200, answer.text
+            view = (await admin.get(f"/v1/sessions/opened-by-the-call-{name}")).json()
+            assert (view["calls"], view["turns"]) == (2, 2)
+        assert (await admin.get(f"/v1/sessions/{made[0]['session_id']}")).json()["turns"] == 8
+        assert (await admin.get("/v1/pools/default")).json()["sessions"] == 6
+
+
+async def test_workers_are_counted_and_a_worker_is_named(services: Services) -> None:
+    refused = services.spawn("gateway", ["-m", "rollway_gateway", "--workers", "http://127.0.0.1:1"])
+    assert await asyncio.to_thread(refused.wait, 30) == 2
+    assert "--worker names an inference server" in refused.logs()
+
+
 async def test_sigterm_lets_calls_end_and_leaves_nothing(two: Two) -> None:
     hold = asyncio.Event()
     two.engine.script(Reply("late", hold=hold))
@@ -187,18 +334,21 @@ def test_several_answers_are_one() -> None:
     def state(gate: Any, version: int, healthy: bool) -> PoolState:
         worker = WorkerState(
             worker_id="w", url="http://x", api_path="/v1", model_name="m", weight=1, healthy=healthy, active_requests=2,
-            detail=None if healthy else "no", mode="exact",
+            detail=None if healthy else "no", mode="exact", draining=healthy,
+            breaker="half_open" if healthy else "closed",
             ledger=WorkerLedger(since=version, captured=7, engine=14, difference=7, closes=False, foreign=7),
         )  # fmt: skip
-        return PoolState(pool="p", gate=gate, policy_version=version, in_flight=1, sessions=3, workers=[worker], held=4)
+        return PoolState(
+            pool="p", gate=gate, policy_version=version, in_flight=1, sessions=3, workers=[worker], held=4, waiting=5
+        )  # fmt: skip
 
-    made = merged.pool([state("open", 1, True), state("paused", 2, False)])
+    whole = WorkerLedger(since=1, captured=14, engine=14, difference=0, closes=True)
+    made = merged.pool([state("open", 1, True), state("paused", 2, False)], lambda pool: {"w": whole})
     assert (made.gate, made.policy_version, made.in_flight, made.sessions, made.held) == ("paused", None, 2, 6, 8)
+    assert made.waiting == 10
     assert [(w.healthy, w.detail, w.active_requests) for w in made.workers] == [(False, "no", 4)]
-    ledger = made.workers[0].ledger
-    assert ledger is not None
-    assert (ledger.since, ledger.captured, ledger.engine, ledger.closes) == (2, 14, None, None)
-    assert merged.pools([[state("open", 1, True)], []])[0].policy_version == 1
+    assert (made.workers[0].ledger, made.workers[0].draining, made.workers[0].breaker) == (whole, True, "half_open")
+    assert merged.pools([[state("open", 1, True)], []], lambda pool: {})[0].policy_version == 1
 
 
 def test_a_place_more_or_less_moves_only_its_own_sessions() -> None:

@@ -1,4 +1,8 @@
-"""An agent's request that reached a process its session does not live in, passed on to the one it does."""
+"""An agent's request that reached a process its session does not live in, passed on to the one it does.
+
+Every process reckons the same home for the same request, so what is passed on is at home where it arrives. Nothing in
+the request says that it was passed on: an agent could say it too, and open its session a second time elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,9 @@ from rollway_wire.placement import home_of
 
 log = structlog.get_logger()
 
-_ONCE = b"x-rollway-passed-on"
 _HOP = frozenset({
     b"host", b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"content-length",
-    b"proxy-authorization", b"proxy-connection", b"expect", b"date", _ONCE,
+    b"proxy-authorization", b"proxy-connection", b"expect", b"date",
 })  # fmt: skip
 """Of one connection, in either direction."""
 
@@ -42,11 +45,8 @@ class Siblings:
 
     def home(self, gateway: Gateway, named: str | None, scope: Scope) -> str | None:
         """Where the request belongs; None: here, be it only to be refused."""
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        if _ONCE in headers:
-            return None
         try:
-            place = home_of(gateway.keys.session_of(named, headers), self._places)
+            place = home_of(gateway.keys.session_of(named, dict(scope["headers"])), self._places)
         except AgentError:
             return None
         return None if place == self._own else self._urls[int(place)]
@@ -77,7 +77,6 @@ async def _relay(client: aiohttp.ClientSession, base: str, scope: Scope, raw: by
     query = b"?" + scope["query_string"] if scope["query_string"] else b""
     url = URL(base + (scope["raw_path"] + query).decode("latin-1"), encoded=True)
     headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"] if n not in _HOP]
-    headers.append((_ONCE.decode(), "1"))
     began = False
     try:
         async with client.request(

@@ -23,14 +23,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import orjson
 import structlog
 from fastapi import FastAPI
 
-from rollway_gateway.processes.front import Processes, front
+from rollway_gateway.processes.asking import Processes
+from rollway_gateway.processes.front import front
 from rollway_gateway.settings import GatewaySettings
 from rollway_kit import serve
 from rollway_kit.bearer import BearerGate
-from rollway_wire.problems import RollwayError
 
 log = structlog.get_logger()
 
@@ -112,11 +113,8 @@ class Supervisor:
         short = 0
         while not self._stopping.is_set():
             began = time.monotonic()
-            child = self._children[k] = await asyncio.to_thread(self._spawn, k)
-            reminding = asyncio.create_task(self._remind(k))
+            child = self._children[k] = await asyncio.to_thread(self._spawn, k, self._processes.told.tree())
             status = await asyncio.to_thread(child.wait)
-            reminding.cancel()
-            await asyncio.gather(reminding, return_exceptions=True)
             if self._stopping.is_set():
                 return
             short = short + 1 if time.monotonic() - began < SHORT_S else 0
@@ -124,14 +122,8 @@ class Supervisor:
             log.error("process_ended", process=k, status=status, again_in_s=pause)
             await asyncio.sleep(pause)
 
-    async def _remind(self, k: int) -> None:
-        """What it was told before it ended. Its connections wait in the socket until it serves."""
-        try:
-            await self._processes.remind(k)
-        except RollwayError as e:
-            log.warning("process_not_reminded", process=k, why=e.detail)
-
-    def _spawn(self, k: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, k: int, told: list[dict[str, Any]]) -> subprocess.Popen[bytes]:
+        """``told`` is its standard input: what it must know before it serves."""
         agents, inside = self.sockets[k], self._inside[k]
         fds = (agents.fileno(), inside.fileno(), self._leash[0])
         env = {
@@ -145,14 +137,22 @@ class Supervisor:
             env[JOURNAL] = str(Path(self._env.get(JOURNAL) or f"rollway-journal/{self._settings.port}") / str(k))
         else:
             env[f"{ENV}DURABILITY"] = "memory"  # what comes back at another address has no use for a journal
-        return subprocess.Popen([sys.executable, "-m", "rollway_gateway"], env=env, pass_fds=fds)
+        command = [sys.executable, "-m", "rollway_gateway"]
+        child = subprocess.Popen(command, env=env, pass_fds=fds, stdin=subprocess.PIPE)
+        assert child.stdin is not None
+        with contextlib.suppress(BrokenPipeError), child.stdin:  # it has ended already: `_keep` sees that
+            child.stdin.write(orjson.dumps(told))
+        return child
 
 
-def inherited(settings: GatewaySettings) -> tuple[socket.socket, tuple[socket.socket, str]]:
-    """The sockets a process of a supervisor serves on, agents' and admin."""
+def inherited(
+    settings: GatewaySettings,
+) -> tuple[socket.socket, tuple[socket.socket, str], list[dict[str, Any]]]:
+    """What a process has of its supervisor: the sockets it serves on, agents' and admin, and what was told of pools."""
     agents, inside, leash = map(int, settings.sockets.split(","))
     threading.Thread(target=_end_with, args=(leash,), name="leash", daemon=True).start()
-    return socket.socket(fileno=agents), (socket.socket(fileno=inside), "127.0.0.1")
+    told: list[dict[str, Any]] = orjson.loads(sys.stdin.buffer.read())
+    return socket.socket(fileno=agents), (socket.socket(fileno=inside), "127.0.0.1"), told
 
 
 def _end_with(leash: int) -> None:
