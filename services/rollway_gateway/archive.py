@@ -27,6 +27,9 @@ class Archive:
     def __init__(self, objects: Objects, bucket: str, prefix: str) -> None:
         self._objects, self._bucket, self._prefix = objects, bucket, prefix
 
+    def url(self, key: str) -> str:
+        return f"s3://{self._bucket}/{key}"
+
     async def put(self, trajectory: Trajectory) -> str:
         """Returns its key. The same trajectory again overwrites itself.
 

@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from rollway_gateway.archive import Archive, open_archive
+from rollway_gateway.journal.entries import Entry
 from rollway_gateway.journal.found import Found
 from rollway_gateway.journal.journal import Journal, open_journal
 from rollway_gateway.journal.problems import JournalDown
@@ -112,6 +113,12 @@ class Keeping:
         if entry is None or entry.object_key is None or self._archive is None:
             return None
         return await self._archive.get(entry.object_key)
+
+    def where(self, entry: Entry) -> str | None:
+        """URL of an archived session's trajectory; None: it is not archived. Without the archive, the key alone."""
+        if entry.object_key is None or self._archive is None:
+            return entry.object_key
+        return self._archive.url(entry.object_key)
 
     def sealed(self, session: Session) -> None:
         """Its trajectory was handed out: memory is not needed, and the journal not once it is in the object store."""

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from rollway_gateway.engine_load import loads_of
 from rollway_gateway.gateway import Gateway
+from rollway_gateway.journal.entries import Entry
 from rollway_gateway.session import Session
 from rollway_gateway.worker_address import check_worker_url
 from rollway_wire.codec import MEDIA_TYPE, dump_packed, to_json_tree, trajectory_tree
@@ -40,14 +41,18 @@ class SessionView(BaseModel):
     state: str
     """open, sealing or sealed."""
     created_at: float
-    calls: int
+    sealed_at: float | None = None
+    """Unix time; None: it is not sealed, or there is no journal."""
+    archived: str | None = None
+    """Where its trajectory is, as a URL; then there are no counts here: they are in it."""
+    calls: int | None = None
     """Begun."""
-    in_flight: int
-    failed_calls: int
-    turns: int
-    incomplete_turns: int
-    sampled_tokens: int
-    worker_id: str | None
+    in_flight: int = 0
+    failed_calls: int | None = None
+    turns: int | None = None
+    incomplete_turns: int | None = None
+    sampled_tokens: int | None = None
+    worker_id: str | None = None
 
 
 def _view(s: Session) -> SessionView:
@@ -57,7 +62,15 @@ def _view(s: Session) -> SessionView:
         session_id=s.session_id, pool=s.pool, state=s.state, created_at=s.created_at, calls=s.calls_begun,
         in_flight=len(s.calls), failed_calls=s.failed_calls, turns=len(turns),
         incomplete_turns=incomplete, worker_id=s.worker_id,
+        sealed_at=None if s.entry is None else s.entry.sealed_at,
         sampled_tokens=sum(len(t.completion_token_ids) for t in turns) + s.lost_tokens(),
+    )  # fmt: skip
+
+
+def _archived(entry: Entry, where: str | None) -> SessionView:
+    return SessionView(
+        session_id=entry.session_id, pool=entry.pool, state=entry.state, created_at=entry.opened_at,
+        sealed_at=entry.sealed_at, archived=where,
     )  # fmt: skip
 
 
@@ -115,10 +128,14 @@ def _sessions(router: APIRouter) -> None:
 
     @router.get("/sessions/{session_id:path}")
     async def session(session_id: str, request: Request) -> SessionView:
-        found = await _of(request).keeping.look(session_id)
-        if found is None:
+        """State and counts; of an archived one where it is."""
+        gateway = _of(request)
+        found, entry = await gateway.keeping.look(session_id), gateway.store.entry(session_id)
+        if found is not None:
+            return _view(found)
+        if entry is None:
             raise NotFound(f"no session {session_id!r}")
-        return _view(found)
+        return _archived(entry, gateway.keeping.where(entry))
 
     @router.delete("/sessions/{session_id:path}", status_code=204)
     async def forget(session_id: str, request: Request) -> None:

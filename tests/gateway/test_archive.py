@@ -28,6 +28,8 @@ async def test_a_sealed_session_goes_to_the_object_store(s3: Bucket, tmp_path: P
         async with running_gateway(**settings) as gateway:
             await gateway.add(engine)
             ticket = await gateway.open(session_id="a b/c")
+            view = (await gateway.http.get("/v1/sessions/a%20b/c")).json()
+            assert (view["state"], view["archived"], view["sealed_at"], view["calls"]) == ("open", None, None, 0)
             asked = await gateway.http.post(ticket["base_url"] + "/chat/completions", json={"messages": HI})
             assert asked.status_code == 200
             made = await gateway.seal("a b/c")
@@ -37,13 +39,19 @@ async def test_a_sealed_session_goes_to_the_object_store(s3: Bucket, tmp_path: P
             assert (entry.object_key, gateway.inside.store.find("a b/c")) == (key, None)
             assert len(list(entry.all_places())) == 2, "its records but the first and last are released"
             assert trajectory_tree(await gateway.seal("a b/c")) == trajectory_tree(made)
+            view = (await gateway.http.get("/v1/sessions/a%20b/c")).json()
+            assert (view["state"], view["pool"], view["in_flight"], view["calls"]) == ("sealed", "default", 0, None)
+            assert view["archived"] == f"s3://{s3.name}/{key}"
+            assert view["created_at"] < view["sealed_at"] == entry.sealed_at
         async with running_gateway(**settings) as gateway:
             assert trajectory_tree(await gateway.seal("a b/c")) == trajectory_tree(made)
             assert trajectory_tree(await gateway.trajectory("a b/c")) == trajectory_tree(made)
+            assert (await gateway.http.get("/v1/sessions/a%20b/c")).json() == view, "also after a restart"
             refused = await gateway.http.post("/sessions/a%20b/c/v1/chat/completions", json={"messages": HI})
             assert refused.status_code == 410
             assert (await gateway.http.delete("/v1/sessions/a%20b/c")).status_code == 204
             assert (await gateway.http.get("/v1/sessions/a%20b/c/trajectory")).status_code == 404
+            assert (await gateway.http.get("/v1/sessions/a%20b/c")).status_code == 404
     packed = await asyncio.to_thread(s3.get, key)
     assert trajectory_tree(load_trajectory(load_packed(packed))) == trajectory_tree(made)
 
