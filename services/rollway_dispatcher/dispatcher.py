@@ -73,6 +73,10 @@ class Dispatcher:
         """Raise `Unavailable` while nothing moves."""
         self._engine.check()
 
+    def lag_p99_ms(self) -> float | None:
+        """Milliseconds from news to what follows from it; None: nothing happened lately."""
+        return self._engine.lag_p99_ms()
+
     async def submit(self, request: BatchRequest, key: str | None) -> tuple[BatchStatus, bool]:
         """Take a batch; (its status, True), or the status of the batch this key already stands for and False.
 

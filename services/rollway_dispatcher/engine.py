@@ -21,6 +21,7 @@ from rollway_dispatcher.bell import Bell
 from rollway_dispatcher.clock import Clock
 from rollway_dispatcher.database import LeaseLost, StoreTrouble
 from rollway_dispatcher.executor import Executor
+from rollway_dispatcher.lag import Lag
 from rollway_dispatcher.lifecycle import Trigger
 from rollway_dispatcher.lookout import Lookout
 from rollway_dispatcher.order import Order
@@ -49,7 +50,9 @@ class Engine:
         self._clock = clock
         self._keep_results_s = keep_results_s
         # Bounded by what is under way: each effect brings back one piece of news, each API call one.
-        self._news: deque[News] = deque()
+        self._news: deque[tuple[News, float]] = deque()
+        self._told_at: list[float] = []
+        """When the news of the present step were told."""
         self._wake = asyncio.Event()
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._orders: dict[str, Order] = {}
@@ -59,10 +62,11 @@ class Engine:
         """Batches taken over from another dispatcher, not yet taken up."""
         self.trouble: str | None = None
         """Why nothing moves; None: all is well."""
+        self._lag = Lag()
 
     def tell(self, news: News) -> None:
         """Take in news, at once; it is written and acted on in the next step."""
-        self._news.append(news)
+        self._news.append((news, self._clock.now()))
         self._wake.set()
 
     def owns(self, batch_id: str) -> bool:
@@ -87,6 +91,11 @@ class Engine:
             self.tell(Heard(report.session_id))
         if report.event == "done":
             self.tell(Happened(report.session_id, Trigger.NOTICED))
+
+    def lag_p99_ms(self) -> float | None:
+        """Of the last ten seconds that are over (`lag`); None: nothing happened."""
+        found = self._lag.quantile(0.99, self._clock.now())
+        return None if found is None else round(1e3 * found, 1)
 
     def check(self) -> None:
         """Raise `Unavailable` while nothing moves."""
@@ -113,6 +122,8 @@ class Engine:
                     self._announce(step)
                 for effect in step.effects:
                     launcher.launch(effect)
+                # Behind the first turn of each task just made.
+                asyncio.get_running_loop().call_soon(self._note_lag, self._told_at)
                 self._forget_finished()
 
     async def _resume(self, launcher: _Launcher) -> None:
@@ -144,8 +155,9 @@ class Engine:
                     await self._wake.wait()
         self._wake.clear()
         now = self._clock.now()
+        self._told_at = [told_at for _, told_at in self._news]
         while self._news:
-            news = self._news.popleft()
+            news, _ = self._news.popleft()
             try:
                 self._scheduler.take(news, now)
             except ContractViolation as e:
@@ -169,6 +181,11 @@ class Engine:
             else:
                 self.trouble = None
                 return step
+
+    def _note_lag(self, told_at: list[float]) -> None:
+        now = self._clock.now()
+        for at in told_at:
+            self._lag.note(now - at, now)
 
     def _announce(self, step: Step) -> None:
         for published in step.published:

@@ -30,6 +30,9 @@ async def take_report(
 
 
 @router.get("/health", summary="Whether the dispatcher makes progress", responses=problems(503))
-async def health(request: Request) -> dict[str, str]:
-    dispatcher_of(request).check()
-    return {"status": "ok"}
+async def health(request: Request) -> dict[str, str | float | None]:
+    """``lag_p99_ms``: from when something is known (a report, a receipt, a collected result) to when what follows from
+    it has begun, milliseconds, the slowest hundredth of the last ten seconds; null where nothing happened."""
+    dispatcher = dispatcher_of(request)
+    dispatcher.check()
+    return {"status": "ok", "lag_p99_ms": dispatcher.lag_p99_ms()}
