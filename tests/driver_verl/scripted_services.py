@@ -58,17 +58,17 @@ class ScriptedGate:
     open_error: Exception | None = None
     fence_error: Exception | None = None
 
-    async def open_pool(self, pool: str, policy_version: int | None = None) -> PoolState:
+    async def open_pool(self, pool: str, policy_version: int | None = None) -> list[PoolState]:
         self.diary.append(("open", pool, policy_version))
         if self.open_error:
             raise self.open_error
-        return self._state(pool)
+        return [self._state(pool)]
 
-    async def fence_pool(self, pool: str, *, drain_timeout_s: float, abort: bool) -> PoolState:
+    async def fence_pool(self, pool: str, *, drain_timeout_s: float, abort: bool) -> list[PoolState]:
         self.diary.append(("fence", pool))
         if self.fence_error:
             raise self.fence_error
-        return self._state(pool)
+        return [self._state(pool)]
 
     @staticmethod
     def _state(pool: str) -> PoolState:

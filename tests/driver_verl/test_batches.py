@@ -62,7 +62,7 @@ class Scene:
         changes = {"rollway__pool": "p", **changes}
         self.batches = Batches(
             read_settings(config(**changes)), read_facts(config(**changes)),
-            dispatcher=self.dispatcher, gateway=self.gate, sink=self.sink,
+            dispatcher=self.dispatcher, gateways=self.gate, sink=self.sink,
             on_last=lambda step, rows: self.last.append((step, rows)),
         )  # fmt: skip
 

@@ -73,12 +73,20 @@ def test_another_runtime_needs_no_arn() -> None:
     assert made.runtime == HttpRuntime(urls=["http://a:1"])
 
 
+def test_several_gateways_are_a_list_or_comma_separated() -> None:
+    for said in (["http://a:1/", "http://b:2"], "http://a:1, http://b:2", ["http://a:1", "http://b:2", "http://a:1"]):
+        assert read_settings(config(rollway__gateway_url=said)).gateway_urls == ["http://a:1", "http://b:2"]
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rollway": {}}, "rollway.dispatcher_url is not set"),
     ({"rollway__dispatcher_url": "localhost:9000"}, "rollway.dispatcher_url: .*must be an http"),
     ({"rollway__dispatcherurl": "http://x"}, "rollway.dispatcherurl: Extra inputs"),
     ({"rollway__reward": "mean"}, "rollway.reward"),
     ({"rollway__pool": "a b"}, "rollway.pool"),
+    ({"rollway__gateway_url": "http://a:1,b:2"}, "rollway.gateway_url"),
+    ({"rollway__gateway_url": ["http://a:1", 7]}, "rollway.gateway_url"),
+    ({"rollway__gateway_url": {"a": "http://a:1"}}, "rollway.gateway_url"),
     ({"rollway__experiment_id": "a/b"}, "experiment_id must be"),
     ({"rollway__metrics_path": "metrics.jsonl"}, "metrics_path must be absolute"),
     ({"rollway__rollout_timeout_s": 0}, "rollway.rollout_timeout_s"),

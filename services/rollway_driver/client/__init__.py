@@ -2,7 +2,7 @@
 
 - `RolloutClient`: payloads in, results out; the names and meanings of agentcore-rl-toolkit's client.
 - `DispatcherClient`, `AsyncDispatcherClient`: the dispatcher's API, a method per route.
-- `GatewayClient`, `AsyncGatewayClient`: the gateway's own API, likewise.
+- `GatewayClient`, `AsyncGatewayClient`: the gateway's own API, likewise; `AsyncGateways`: a pool's calls to several.
 """
 
 from rollway_driver.client.batch_item import BatchItem
@@ -11,6 +11,7 @@ from rollway_driver.client.dispatcher import AsyncDispatcherClient, DispatcherCl
 from rollway_driver.client.dispatcher_calls import ArrowPage, FinishedRollout, Page
 from rollway_driver.client.errors import ClientClosed, DamagedAnswer, RolloutFailed
 from rollway_driver.client.gateway import AsyncGatewayClient, GatewayClient
+from rollway_driver.client.gateways import AsyncGateways
 from rollway_driver.client.retry import RetryPolicy
 from rollway_driver.client.rollout_client import RolloutClient
 from rollway_driver.client.rollout_future import RolloutFuture
@@ -21,6 +22,7 @@ __all__ = [
     "AsyncBatchResult",
     "AsyncDispatcherClient",
     "AsyncGatewayClient",
+    "AsyncGateways",
     "BatchItem",
     "BatchResult",
     "ClientClosed",

@@ -10,8 +10,10 @@ from rollway_driver.client.retry import RetryPolicy
 from rollway_driver.client.transport import AsyncClosing, AsyncTransport, SyncClosing, SyncTransport, with_key
 from rollway_wire.gateway import (
     DEFAULT_POOL,
+    DrainWorker,
     FencePool,
     OpenPool,
+    PausePool,
     PoolState,
     SessionSpec,
     SessionTicket,
@@ -28,6 +30,12 @@ def _named(spec: SessionSpec | None) -> SessionSpec:
     # The id is chosen here, so that a repeated POST finds the session it made rather than making another.
     spec = spec or SessionSpec()
     return spec if spec.session_id is not None else spec.model_copy(update={"session_id": new_session_id()})
+
+
+def _pause(hold: bool, abort: bool, timeout_s: float) -> PausePool:
+    return PausePool(
+        new_calls="hold" if hold else "refuse", in_flight="abort" if abort else "drain", timeout_s=timeout_s
+    )
 
 
 class GatewayClient(SyncClosing):
@@ -57,9 +65,20 @@ class GatewayClient(SyncClosing):
     def remove_worker(self, worker_id: str, pool: str = DEFAULT_POOL) -> None:
         self._transport.send(calls.remove_worker(pool, worker_id))
 
+    def drain_worker(self, worker_id: str, pool: str = DEFAULT_POOL, *, timeout_s: float = 30.0) -> WorkerState:
+        """No new calls to it; wait up to ``timeout_s`` seconds for those there. Registering it again ends that."""
+        return self._transport.send(calls.drain_worker(pool, worker_id, DrainWorker(timeout_s=timeout_s)))
+
     def open_pool(self, pool: str = DEFAULT_POOL, policy_version: int | None = None) -> PoolState:
         """Accept calls, stamped with ``policy_version``; None keeps the current one."""
         return self._transport.send(calls.open_pool(pool, OpenPool(policy_version=policy_version)))
+
+    def pause_pool(
+        self, pool: str = DEFAULT_POOL, *, hold: bool = True, abort: bool = False, timeout_s: float = 30.0
+    ) -> PoolState:
+        """For a weight update in the middle of turns: new calls wait (``hold``) or are refused; those at a worker end
+        within ``timeout_s`` seconds, or are cut by the worker (``abort``) and go on when the pool is opened."""
+        return self._transport.send(calls.pause_pool(pool, _pause(hold, abort, timeout_s)))
 
     def fence_pool(self, pool: str = DEFAULT_POOL, *, drain_timeout_s: float = 30.0, abort: bool = True) -> PoolState:
         """Refuse new calls and wait up to ``drain_timeout_s`` seconds for those in flight."""
@@ -114,9 +133,19 @@ class AsyncGatewayClient(AsyncClosing):
     async def remove_worker(self, worker_id: str, pool: str = DEFAULT_POOL) -> None:
         await self._transport.send(calls.remove_worker(pool, worker_id))
 
+    async def drain_worker(self, worker_id: str, pool: str = DEFAULT_POOL, *, timeout_s: float = 30.0) -> WorkerState:
+        """As `GatewayClient.drain_worker`."""
+        return await self._transport.send(calls.drain_worker(pool, worker_id, DrainWorker(timeout_s=timeout_s)))
+
     async def open_pool(self, pool: str = DEFAULT_POOL, policy_version: int | None = None) -> PoolState:
         """As `GatewayClient.open_pool`."""
         return await self._transport.send(calls.open_pool(pool, OpenPool(policy_version=policy_version)))
+
+    async def pause_pool(
+        self, pool: str = DEFAULT_POOL, *, hold: bool = True, abort: bool = False, timeout_s: float = 30.0
+    ) -> PoolState:
+        """As `GatewayClient.pause_pool`."""
+        return await self._transport.send(calls.pause_pool(pool, _pause(hold, abort, timeout_s)))
 
     async def fence_pool(
         self, pool: str = DEFAULT_POOL, *, drain_timeout_s: float = 30.0, abort: bool = True

@@ -6,7 +6,17 @@ from typing import Any
 
 from rollway_driver.client.call import ANSWER_TIMEOUT_S, Call, json_body, model, models, nothing, segment
 from rollway_wire.codec import MEDIA_TYPE, load_trajectory
-from rollway_wire.gateway import FencePool, OpenPool, PoolState, SessionSpec, SessionTicket, WorkerSpec, WorkerState
+from rollway_wire.gateway import (
+    DrainWorker,
+    FencePool,
+    OpenPool,
+    PausePool,
+    PoolState,
+    SessionSpec,
+    SessionTicket,
+    WorkerSpec,
+    WorkerState,
+)
 from rollway_wire.tokens import Trajectory
 
 SEAL_TIMEOUT_S = 120.0
@@ -44,6 +54,16 @@ def open_pool(name: str, spec: OpenPool) -> Call[PoolState]:
 def fence_pool(name: str, spec: FencePool) -> Call[PoolState]:
     timeout_s = spec.drain_timeout_s + ANSWER_TIMEOUT_S
     return Call("POST", f"{_pool(name)}/fence", model(PoolState), content=json_body(spec), timeout_s=timeout_s)
+
+
+def drain_worker(name: str, worker_id: str, spec: DrainWorker) -> Call[WorkerState]:
+    path, timeout_s = f"{_pool(name)}/workers/{segment(worker_id)}/drain", spec.timeout_s + ANSWER_TIMEOUT_S
+    return Call("POST", path, model(WorkerState), content=json_body(spec), timeout_s=timeout_s)
+
+
+def pause_pool(name: str, spec: PausePool) -> Call[PoolState]:
+    timeout_s = 2 * spec.timeout_s + ANSWER_TIMEOUT_S  # the workers' own aborting, then the wait
+    return Call("POST", f"{_pool(name)}/pause", model(PoolState), content=json_body(spec), timeout_s=timeout_s)
 
 
 def open_session(spec: SessionSpec) -> Call[SessionTicket]:

@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--timeout-s", type=float, default=900.0, help="for a rollout (%(default)g)")
     made.add_argument("--max-attempts", type=_count, default=3, help="where the runtime failed (%(default)s)")
     made.add_argument("--dispatcher", default=os.environ.get(DISPATCHER_URL), help="its URL")
-    made.add_argument("--gateway", help="its admin URL, to register --base-url there")
+    made.add_argument("--gateway", help="its admin URL, to register --base-url there; several, comma-separated")
     made.add_argument("--endpoint-url", help="of the AgentCore API, where it is not AWS's")
     return made
 

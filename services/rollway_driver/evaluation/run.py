@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollway_driver.client import DispatcherClient, GatewayClient
+from rollway_driver.client.gateways import split_urls
 from rollway_driver.evaluation.data_set import DataSet, EvaluationError
 from rollway_driver.evaluation.journal import Journal
 from rollway_driver.evaluation.score import counts, sample_of
@@ -73,11 +74,12 @@ def register_model(plan: Plan, services: Services) -> None:
         return
     if services.gateway_url is None:
         raise EvaluationError("--base-url needs the gateway: give --gateway URL, or --direct to call the model without")
-    with GatewayClient(services.gateway_url, api_key=services.gateway_key) as gateway:
-        worker = gateway.add_worker(WorkerSpec(url=plan.base_url, model_name=plan.model or None), plan.pool)
-        if not worker.healthy:
-            raise EvaluationError(f"the model server {plan.base_url} cannot be used: {worker.detail}")
-        gateway.open_pool(plan.pool)
+    for url in split_urls(services.gateway_url):
+        with GatewayClient(url, api_key=services.gateway_key) as gateway:
+            worker = gateway.add_worker(WorkerSpec(url=plan.base_url, model_name=plan.model or None), plan.pool)
+            if not worker.healthy:
+                raise EvaluationError(f"the model server {plan.base_url} cannot be used by {url}: {worker.detail}")
+            gateway.open_pool(plan.pool)
 
 
 def run(plan: Plan, services: Services, journal: Journal, redraw: Callable[[], None] = lambda: None) -> None:

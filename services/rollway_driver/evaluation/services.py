@@ -27,7 +27,7 @@ class Services:
     dispatcher_key: str | None
     """None, as for the gateway's: what the clients find in the environment."""
     gateway_url: str | None
-    """Where inference servers are registered; None: not known."""
+    """Where inference servers are registered; several, comma-separated; None: not known."""
     gateway_key: str | None
     owned: bool
     """Ends with the evaluation, and what runs there with it."""

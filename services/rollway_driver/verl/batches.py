@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from rollway_driver.verl.groups import Decided, Groups
-from rollway_driver.verl.pool_gate import Gateway, PoolGate
+from rollway_driver.verl.pool_gate import Gateways, PoolGate
 from rollway_driver.verl.prompts import Prompt
 from rollway_driver.verl.record import BatchRecord, Finished, append_line, save_group
 from rollway_driver.verl.rows import RowRules, Session, read_session
@@ -90,7 +90,7 @@ class Batches:
         facts: TrainerFacts,
         *,
         dispatcher: Dispatcher,
-        gateway: Gateway,
+        gateways: Gateways,
         sink: RowSink,
         on_last: Callable[[int, int], None] = lambda step, rows: None,
     ) -> None:
@@ -100,7 +100,7 @@ class Batches:
         self._dispatcher = dispatcher
         self._sink = sink
         self._on_last = on_last
-        self._gate = PoolGate(gateway, settings.pool, settings.drain_timeout_s)
+        self._gate = PoolGate(gateways, settings.pool, settings.drain_timeout_s)
         self._rows: Counter[int] = Counter()
 
     async def run(self, order: Order) -> None:

@@ -19,7 +19,7 @@ import transfer_queue
 from omegaconf import DictConfig, OmegaConf
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
-from rollway_driver.client import AsyncDispatcherClient, AsyncGatewayClient
+from rollway_driver.client import AsyncDispatcherClient, AsyncGateways
 from rollway_driver.verl.batches import Batches, Order
 from rollway_driver.verl.loop_thread import LoopThread
 from rollway_driver.verl.mini_steps import mini_batch_prompts, row_multiple
@@ -37,11 +37,11 @@ DISCONNECT_TIMEOUT_S = 10.0
 
 
 class RemoteRolloutManager:
-    """Registers verl's inference servers with the gateway and has the dispatcher run each batch.
+    """Registers verl's inference servers with the gateways and has the dispatcher run each batch.
 
     Raises:
         SettingsError: a setting is missing or would train on wrong numbers.
-        RollwayError: the gateway or the dispatcher cannot be reached.
+        RollwayError: a gateway or the dispatcher cannot be reached.
     """
 
     @classmethod
@@ -105,7 +105,7 @@ class RemoteRolloutManager:
         self._loop.start(self._batches.run(order))
 
     def close(self) -> None:
-        """Cancel what runs, take the servers out of the gateway, stop the thread. Safe to call twice."""
+        """Cancel what runs, take the servers out of the gateways, stop the thread. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -120,28 +120,28 @@ class RemoteRolloutManager:
     async def _connect(self, servers: list[str]) -> None:
         settings = self._settings
         self._dispatcher = AsyncDispatcherClient(settings.dispatcher_url)
-        self._gateway = AsyncGatewayClient(settings.gateway_url)
+        self._gateways = AsyncGateways(settings.gateway_urls)
         self._batches = Batches(
             settings,
             self._facts,
             dispatcher=self._dispatcher,
-            gateway=self._gateway,
+            gateways=self._gateways,
             sink=TransferQueueSink(),
             on_last=self._fix_mini_batch,
         )
         await self._dispatcher.health()
         for url in servers:
             spec = WorkerSpec(url=url, tokenizer=settings.tokenizer, routed_experts=self._facts.routing_replay)
-            state = await self._gateway.add_worker(spec, settings.pool)
-            self._worker_ids.append(state.worker_id)
+            states = await self._gateways.add_worker(spec, settings.pool)
+            self._worker_ids.append(states[0].worker_id)
 
     async def _disconnect(self) -> None:
         try:
             async with asyncio.timeout(DISCONNECT_TIMEOUT_S):
                 for worker_id in self._worker_ids:
-                    await self._gateway.remove_worker(worker_id, self._settings.pool)
+                    await self._gateways.remove_worker(worker_id, self._settings.pool)
         finally:
-            await self._gateway.aclose()
+            await self._gateways.aclose()
             await self._dispatcher.aclose()
 
     def _count_refills(self, step: int, prompts: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from rollway_driver.client.gateways import split_urls
 from rollway_driver.verl.sources import SettingsError, gather, select
 from rollway_wire.batch import AgentCoreRuntime, Policy, RuntimeSpec
 from rollway_wire.gateway import POOL_PATTERN
@@ -26,7 +27,8 @@ class DriverSettings(BaseModel):
 
     dispatcher_url: str
     gateway_url: str
-    """The gateway's admin address. Default: this machine, at the toolkit's ``gateway_port``."""
+    """The gateway's admin address. Several, as a list or comma-separated: those that the dispatcher spreads sessions
+    over, all of them. Default: this machine, at the toolkit's ``gateway_port``."""
     pool: str = Field(pattern=POOL_PATTERN)
     """The gateway pool of this run's inference servers. Default: a new name per run, so that runs never mix."""
     tokenizer: str | None = None
@@ -67,12 +69,23 @@ class DriverSettings(BaseModel):
     gateway_cumulative_token_mode: bool = False
     gateway_renderer_model_family: str = "auto"
 
-    @field_validator("dispatcher_url", "gateway_url")
+    @field_validator("dispatcher_url")
     @classmethod
     def _is_url(cls, v: str) -> str:
         if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", v):
             raise ValueError(f"must be an http:// or https:// URL, got {v!r}")
         return v.rstrip("/")
+
+    @field_validator("gateway_url", mode="before")
+    @classmethod
+    def _are_urls(cls, v: Any) -> str:
+        if not isinstance(v, str | list | tuple):
+            raise ValueError(f"must be a URL or a list of URLs, got {v!r}")
+        return ",".join(cls._is_url(url) for url in split_urls(v if isinstance(v, str) else map(str, v)))
+
+    @property
+    def gateway_urls(self) -> list[str]:
+        return self.gateway_url.split(",")
 
     @field_validator("experiment_id")
     @classmethod
