@@ -11,6 +11,7 @@ from rollway_dispatcher.bell import Bell
 from rollway_dispatcher.budgets import Budgets
 from rollway_dispatcher.clock import Clock
 from rollway_dispatcher.engine import Engine, running
+from rollway_dispatcher.event_queue import running_event_queue
 from rollway_dispatcher.executor import Executor
 from rollway_dispatcher.failure_reasons import reasons
 from rollway_dispatcher.gateway import GatewayClient, open_gateway
@@ -266,7 +267,8 @@ async def open_dispatcher(
 ) -> AsyncIterator[Dispatcher]:
     """Everything the service is but HTTP. Opened in this order, closed in reverse:
 
-    state, S3, gateway, runtimes, engine, fleet. Fleet and engine go first, so no I/O is cut off under a running effect.
+    state, S3, gateway, runtimes, engine, fleet, queue, webhooks. Engine and what follows it go first, so no I/O is cut
+    off under a running effect.
 
     Raises:
         StateUnusable: the state file or the database cannot be used.
@@ -292,10 +294,11 @@ async def open_dispatcher(
             settings=settings, objects=objects, gateway=gateway, runtimes=runtimes, payloads=store, clock=clock,
             tell=engine.tell,
         )  # fmt: skip
-        lookout = Lookout(objects, settings.poll_interval_s, engine.tell)
+        lookout = Lookout(objects, settings.poll_interval_s, engine.tell, engine.announced)
         watches = [] if gateway is None else _pressure_watches(settings, gateway, scheduler, engine)
         await stack.enter_async_context(running(engine, executor, lookout, on_crash, watches))
         fleet = await stack.enter_async_context(joined(settings, store, engine, bell))
+        await stack.enter_async_context(running_event_queue(settings, engine, fleet))
         webhooks = None
         if settings.webhook_secret is not None:
             secret = settings.webhook_secret.get_secret_value()

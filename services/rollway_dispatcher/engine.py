@@ -23,13 +23,14 @@ from rollway_dispatcher.database import LeaseLost, StoreTrouble
 from rollway_dispatcher.executor import Executor
 from rollway_dispatcher.lag import Lag
 from rollway_dispatcher.lifecycle import Trigger
-from rollway_dispatcher.lookout import Lookout
-from rollway_dispatcher.order import Order
+from rollway_dispatcher.lookout import Announced, Lookout
+from rollway_dispatcher.order import Order, batch_of
 from rollway_dispatcher.pressure import PressureWatch
 from rollway_dispatcher.rollout import Batch
 from rollway_dispatcher.schedule import Scheduler
 from rollway_dispatcher.step import Collect, Effect, Happened, Heard, News, Poll, Published, Start, Step, Stop, Watch
 from rollway_dispatcher.store import Store
+from rollway_wire.ids import result_key, session_id_of
 from rollway_wire.problems import ContractViolation, Unavailable
 from rollway_wire.rollout import Report
 
@@ -60,6 +61,7 @@ class Engine:
         """Batches under way whose contract error has been logged."""
         self._taken: list[tuple[Batch, list[Stop]]] = []
         """Batches taken over from another dispatcher, not yet taken up."""
+        self.announced = Announced()
         self.trouble: str | None = None
         """Why nothing moves; None: all is well."""
         self._lag = Lag()
@@ -96,6 +98,18 @@ class Engine:
         """Of the last ten seconds that are over (`lag`); None: nothing happened."""
         found = self._lag.quantile(0.99, self._clock.now())
         return None if found is None else round(1e3 * found, 1)
+
+    def saved(self, bucket: str, key: str) -> bool:
+        """Take in a queue's word that an object was made; whether it is one of a batch that is worked on here."""
+        batch = self._scheduler.batches.get(batch_of(key) or "")
+        if batch is None or bucket != batch.order.s3_bucket or not key.startswith(f"{batch.order.exp_id}/"):
+            return False
+        self.announced.heard(batch.order)
+        session_id = session_id_of(key) or ""
+        r = self._scheduler.sessions.get(session_id)
+        if r is not None and key == result_key(batch.order.exp_id, r.group_id, session_id):
+            self.tell(Happened(session_id, Trigger.NOTICED))
+        return True
 
     def check(self) -> None:
         """Raise `Unavailable` while nothing moves."""

@@ -15,6 +15,8 @@ import structlog
 from rollway_dispatcher.bell import Bell
 from rollway_dispatcher.database import StoreTrouble
 from rollway_dispatcher.engine import Engine
+from rollway_dispatcher.order import batch_of
+from rollway_dispatcher.s3_events import Made
 from rollway_dispatcher.shared_store import CHANNEL, SharedStore
 from rollway_dispatcher.step import CancelBatch, CancelRollout, News
 from rollway_wire.rollout import Report
@@ -45,11 +47,24 @@ class Fleet:
         with suppress(asyncio.QueueFull):
             self._reports.put_nowait(report)
 
+    async def pass_on_made(self, made: list[Made]) -> None:
+        """To whoever works on the batches that these objects are results of; the others are nobody's.
+
+        Raises:
+            StoreTrouble: some may not have been passed on.
+        """
+        theirs = await self._store.elsewhere({batch_of(m.key) or "" for m in made})
+        for m in made:
+            if batch_of(m.key) in theirs:
+                await self._store.tell({"made": [m.bucket, m.key]})
+
     def _hear(self, message: dict[str, Any]) -> None:
         if "ring" in message:
             self._bell.ring([message["ring"]])
         elif "report" in message:
             self._engine.report(Report.model_validate(message["report"]))
+        elif "made" in message:
+            self._engine.saved(*message["made"])
         elif "cancel" in message:
             batch_id, reason = message["cancel"], message["reason"]
             news: News = CancelBatch(batch_id, reason)

@@ -19,14 +19,39 @@ log = structlog.get_logger()
 
 KEYS_PER_REQUEST = 1000
 PUSHING_FACTOR = 10
-"""Batches whose running agents all report are listed so much more rarely: only a lost ``done`` needs it."""
+"""Batches whose running agents all report, or whose results a queue tells of, are listed so much more rarely: only what
+was lost on the way needs it."""
+
+
+class Announced:
+    """Where a queue tells of results, as far as it has been seen to: experiments, by bucket. A queue that is set up for
+    another prefix, or no longer works, must not keep listing from noticing."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str]] = set()
+
+    def heard(self, order: Order) -> None:
+        self._seen.add((order.s3_bucket, order.experiment_id))
+
+    def missed(self, order: Order) -> None:
+        """A result of it was there that the queue had not told of."""
+        self._seen.discard((order.s3_bucket, order.experiment_id))
+
+    def forget(self) -> None:
+        self._seen.clear()
+
+    def covers(self, order: Order) -> bool:
+        return (order.s3_bucket, order.experiment_id) in self._seen
 
 
 class Lookout:
     """One batch's listings: at most one request per ``poll_interval_s``, however many keys the batch has."""
 
-    def __init__(self, objects: ObjectStore, poll_interval_s: float, tell: Callable[[News], None]) -> None:
+    def __init__(
+        self, objects: ObjectStore, poll_interval_s: float, tell: Callable[[News], None], announced: Announced
+    ) -> None:
         self._objects = objects
+        self._announced = announced
         self._interval_s = poll_interval_s
         self._tell = tell
 
@@ -39,7 +64,8 @@ class Lookout:
             pause = self._interval_s
             running = batch.running.values()
             skipped += 1
-            if not running or (_all_report(running) and skipped < PUSHING_FACTOR):
+            told = self._announced.covers(order) or _all_report(running)
+            if not running or (told and skipped < PUSHING_FACTOR):
                 continue
             skipped = 0
             try:
@@ -61,6 +87,7 @@ class Lookout:
         for key in keys:
             session_id = session_id_of(key)
             if session_id in running and session_id is not None:
+                self._announced.missed(batch.order)
                 self._tell(Happened(session_id, Trigger.NOTICED))
 
 

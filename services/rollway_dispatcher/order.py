@@ -54,6 +54,12 @@ class Order(BaseModel):
         return f"{self.experiment_id}/{self.batch_id}"
 
 
+def batch_of(key: str) -> str | None:
+    """The batch that an object's key would belong to as a result's, by `Order.exp_id` and `result_key`."""
+    parts = key.split("/")
+    return parts[-3] if len(parts) > 3 else None
+
+
 def accept(request: BatchRequest, batch_id: str, settings: DispatcherSettings) -> Order:
     """The order for a request.
 

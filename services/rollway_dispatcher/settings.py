@@ -44,7 +44,10 @@ class DispatcherSettings(ServiceSettings):
     s3_bucket: str | None = None
     """Bucket of batches that name none."""
     region: str | None = None
-    """S3 region; None: the SDK's own resolution."""
+    """Region of S3, and of the queue where its URL names none; None: the SDK's own resolution."""
+    sqs_queue_url: str | None = None
+    """SQS queue of the dispatcher's own to which S3 tells of objects made, so that results of agents that do not push
+    are noticed without listing. Several dispatchers share one. Its endpoint is where the URL points."""
     state_path: Path = Path("rollway-dispatcher.sqlite3")
     """SQLite file with every batch, rollout and result. One dispatcher per file."""
     database_url: SecretStr | None = None
@@ -99,7 +102,7 @@ class DispatcherSettings(ServiceSettings):
         urls = [] if v is None else [u.strip() for u in v.split(",") if u.strip()]
         return ",".join(filter(None, map(cls._http_url, urls))) or None
 
-    @field_validator("public_url", "s3_endpoint_url")
+    @field_validator("public_url", "s3_endpoint_url", "sqs_queue_url")
     @classmethod
     def _http_url(cls, v: str | None) -> str | None:
         if v is not None and not v.startswith(("http://", "https://")):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -71,6 +71,16 @@ class SharedStore(Store):
                 (self.owner, self._lease_s),
             )
         return [await self._load(str(row[0])) for row in taken]
+
+    async def elsewhere(self, batch_ids: Iterable[str]) -> set[str]:
+        """Which of these are unfinished batches that another dispatcher works on."""
+        asked = sorted(batch_ids)
+        rows = await self._db.every(
+            "SELECT b.batch_id FROM batches b JOIN leases l ON l.batch_id = b.batch_id "
+            f"WHERE b.finished_at IS NULL AND l.owner <> ? AND b.batch_id IN ({', '.join('?' * len(asked))})",
+            (self.owner, *asked),
+        )
+        return {str(row[0]) for row in rows}
 
     async def _claim(self, db: Writing, batch_id: str) -> None:
         await db.execute(f"INSERT INTO leases VALUES (?, ?, {NOW} + ?)", (batch_id, self.owner, self._lease_s))
