@@ -302,7 +302,8 @@ async def open_dispatcher(
         webhooks = None
         if settings.webhook_secret is not None:
             secret = settings.webhook_secret.get_secret_value()
-            webhooks = await stack.enter_async_context(running_webhooks(store, bell, clock, secret))
+            look_s = None if fleet is None else settings.lease_s / 3
+            webhooks = await stack.enter_async_context(running_webhooks(store, bell, clock, secret, look_s))
         yield Dispatcher(
             settings=settings, store=store, objects=objects, gateway=gateway, engine=engine, bell=bell, clock=clock,
             fleet=fleet, webhooks=webhooks,

@@ -23,11 +23,16 @@ from rollway_dispatcher.rollout import Batch
 from rollway_dispatcher.state_file import StateUnusable
 from rollway_dispatcher.step import Step, Stop
 from rollway_dispatcher.store import Store
+from rollway_dispatcher.store_reader import WebhookRow
 
 CHANNEL = "rollway_dispatcher"
 NOW = "extract(epoch FROM clock_timestamp())"
 NOTICE_BYTES = 7000
 """PostgreSQL takes notifications of up to 8000."""
+
+LEFT = """(finished_at IS NULL OR batch_id IN (SELECT batch_id FROM stops)
+           OR batch_id IN (SELECT batch_id FROM webhooks WHERE state = 'open'))"""
+"""Of a batch: there is something left to do."""
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS leases (
@@ -53,7 +58,11 @@ class SharedStore(Store):
     async def keep(self) -> None:
         """Renew the leases held. Taking a batch over is for others once that has failed for a lease's length."""
         async with self._db.writing() as db:
-            await db.execute(f"UPDATE leases SET until = {NOW} + ? WHERE owner = ?", (self._lease_s, self.owner))
+            await db.execute(
+                f"UPDATE leases SET until = {NOW} + ? WHERE owner = ? AND batch_id IN "
+                f"(SELECT batch_id FROM batches WHERE {LEFT})",
+                (self._lease_s, self.owner),
+            )
 
     async def release(self) -> None:
         """Let others take over at once."""
@@ -61,16 +70,36 @@ class SharedStore(Store):
             await db.execute("UPDATE leases SET until = 0 WHERE owner = ?", (self.owner,))
 
     async def unfinished(self) -> list[tuple[Batch, list[Stop]]]:
-        """Take over every unfinished batch whose lease is over, and return these."""
+        """Take over every batch whose lease is over and that has something left to do; those of them that have rollouts
+        or stops. Webhooks alone are left to `open_webhooks`."""
         async with self._db.writing() as db:
             taken = await db.every(
                 f"UPDATE leases SET owner = ?, until = {NOW} + ? WHERE batch_id IN ("
-                f"SELECT l.batch_id FROM leases l JOIN batches b ON b.batch_id = l.batch_id WHERE l.until < {NOW} "
-                "AND (b.finished_at IS NULL OR l.batch_id IN (SELECT batch_id FROM stops)) "
-                "ORDER BY b.position FOR UPDATE OF l SKIP LOCKED) RETURNING batch_id",
+                f"SELECT batch_id FROM leases JOIN batches USING (batch_id) WHERE until < {NOW} AND {LEFT} "
+                "ORDER BY position FOR UPDATE OF leases SKIP LOCKED) RETURNING batch_id",
                 (self.owner, self._lease_s),
             )
-        return [await self._load(str(row[0])) for row in taken]
+        loaded = [await self._load(str(row[0])) for row in taken]
+        return [(batch, stops) for batch, stops in loaded if batch.finished_at is None or stops]
+
+    async def open_webhooks(self) -> list[str]:
+        """`StoreReader.open_webhooks`, of this dispatcher's batches."""
+        rows = await self._db.every(
+            "SELECT batch_id FROM webhooks JOIN leases USING (batch_id) WHERE state = 'open' AND owner = ?",
+            (self.owner,),
+        )
+        return [str(row[0]) for row in rows]
+
+    async def own_webhook(self, batch_id: str) -> WebhookRow | None:
+        lease = await self._db.one("SELECT owner FROM leases WHERE batch_id = ?", (batch_id,))
+        return await self.webhook(batch_id) if lease is not None and lease[0] == self.owner else None
+
+    async def purge(self, finished_before: float) -> int:
+        gone = await super().purge(finished_before)
+        if gone:
+            async with self._db.writing() as db:
+                await db.execute("DELETE FROM leases WHERE batch_id NOT IN (SELECT batch_id FROM batches)")
+        return gone
 
     async def elsewhere(self, batch_ids: Iterable[str]) -> set[str]:
         """Which of these are unfinished batches that another dispatcher works on."""
@@ -100,17 +129,25 @@ class SharedStore(Store):
             await super().commit(step)
 
     async def _check_ours(self, db: Writing, step: Step) -> None:
-        touched = sorted(step.batch_ids)
+        await self._hold(db, step.batch_ids)
+        await db.execute(
+            "INSERT INTO dispatchers VALUES (?, ?) ON CONFLICT (owner) DO UPDATE SET step = excluded.step",
+            (self.owner, self._number),
+        )
+
+    async def _hold(self, db: Writing, batch_ids: Iterable[str]) -> None:
+        """Lock their leases to the end of the transaction.
+
+        Raises:
+            LeaseLost: of those that another dispatcher has taken over.
+        """
+        touched = sorted(batch_ids)
         if touched:
             marks = ", ".join("?" * len(touched))
             query = f"SELECT batch_id FROM leases WHERE owner = ? AND batch_id IN ({marks}) FOR UPDATE"
             ours = {row[0] for row in await db.every(query, (self.owner, *touched))}
             if lost := set(touched) - ours:
                 raise LeaseLost(lost)
-        await db.execute(
-            "INSERT INTO dispatchers VALUES (?, ?) ON CONFLICT (owner) DO UPDATE SET step = excluded.step",
-            (self.owner, self._number),
-        )
 
     async def _tell(self, db: Writing, step: Step) -> None:
         news = {p.rollout.batch_id for p in step.published} | step.batches.keys()

@@ -98,9 +98,21 @@ class Store(StoreReader):
     async def _tell(self, db: Writing, step: Step) -> None:
         """Tell others what the step changes."""
 
+    async def _hold(self, db: Writing, batch_ids: Iterable[str]) -> None:
+        """These batches are still this dispatcher's."""
+
+    async def own_webhook(self, batch_id: str) -> WebhookRow | None:
+        """None: it has none, or another dispatcher works on the batch."""
+        return await self.webhook(batch_id)
+
     async def set_webhook(self, row: WebhookRow) -> None:
-        """Write how far a webhook is."""
+        """Write how far a webhook is.
+
+        Raises:
+            LeaseLost: another dispatcher has taken the batch over.
+        """
         async with self._db.writing() as db:
+            await self._hold(db, [row.batch_id])
             await db.execute(
                 "UPDATE webhooks SET delivered = ?, attempt = ?, next_at = ?, failing_since = ?, last_error = ?, "
                 "state = ? WHERE batch_id = ?",

@@ -2,7 +2,8 @@
 
 How far a batch's webhook is lies on disk (`WebhookRow`): the number of results told and the tries of the next call.
 What is due follows from that and from the results, so nothing is written when a rollout finishes, and a restart goes on
-where it was. Each event comes at least once, a batch's in order; its ``webhook-id`` is the same each time.
+where it was. Each event comes at least once, a batch's in order; its ``webhook-id`` is the same each time. Of several
+dispatchers the one that holds the batch's lease makes its calls, and one that has lost it writes nothing of them.
 
 Signed as Standard Webhooks has it (github.com/standard-webhooks/standard-webhooks): HMAC-SHA256 over
 ``{webhook-id}.{webhook-timestamp}.{body}``. Only hosts of the allow-list are called, and redirects are not followed, or
@@ -24,7 +25,7 @@ import structlog
 
 from rollway_dispatcher.bell import Bell
 from rollway_dispatcher.clock import Clock
-from rollway_dispatcher.database import StoreTrouble
+from rollway_dispatcher.database import LeaseLost, StoreTrouble
 from rollway_dispatcher.outbound import NoAnswer, Outbound
 from rollway_dispatcher.store_reader import StoredResult, WebhookRow
 from rollway_dispatcher.webhook_signature import signed, signing_key
@@ -46,7 +47,7 @@ LOOK_AGAIN_S = 30.0
 class WebhookStore(Protocol):
     async def open_webhooks(self) -> list[str]: ...
 
-    async def webhook(self, batch_id: str) -> WebhookRow | None: ...
+    async def own_webhook(self, batch_id: str) -> WebhookRow | None: ...
 
     async def set_webhook(self, row: WebhookRow) -> None: ...
 
@@ -60,7 +61,15 @@ class WebhookStore(Protocol):
 class Webhooks:
     """One task per batch whose webhook is not done. Made by `running_webhooks`."""
 
-    def __init__(self, store: WebhookStore, bell: Bell, clock: Clock, http: Outbound, key: bytes) -> None:
+    def __init__(
+        self, store: WebhookStore, bell: Bell, clock: Clock, http: Outbound, key: bytes, look_s: float | None
+    ) -> None:
+        """
+        Args:
+            look_s: seconds between two looks for batches taken over from other dispatchers; None: there are none.
+        """
+        self._look_s = look_s
+        self._serving: set[str] = set()
         self._store, self._bell, self._clock, self._http, self._key = store, bell, clock, http, key
         self._calling = asyncio.Semaphore(AT_ONCE)
         self._begun: asyncio.Queue[str] = asyncio.Queue()  # bounded by the batches posted
@@ -72,11 +81,19 @@ class Webhooks:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for batch_id in await self._open():
-                group.create_task(self._serve(batch_id), name=f"webhook {batch_id}")
             while True:
-                batch_id = await self._begun.get()
-                group.create_task(self._serve(batch_id), name=f"webhook {batch_id}")
+                for batch_id in await self._open():
+                    self._take(group, batch_id)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._look_s):
+                        while True:
+                            self._take(group, await self._begun.get())
+
+    def _take(self, group: asyncio.TaskGroup, batch_id: str) -> None:
+        if batch_id not in self._serving:
+            self._serving.add(batch_id)
+            task = group.create_task(self._serve(batch_id), name=f"webhook {batch_id}")
+            task.add_done_callback(lambda _: self._serving.discard(batch_id))
 
     async def _open(self) -> list[str]:
         while True:
@@ -90,22 +107,26 @@ class Webhooks:
         while True:
             ring = self._bell.listen(batch_id)
             try:
-                row = await self._store.webhook(batch_id)
+                row = await self._store.own_webhook(batch_id)
                 if row is None or row.state != "open":
                     return
                 event = await self._due(row)
                 if event is None:
                     await asyncio.wait([ring], timeout=LOOK_AGAIN_S)
                     continue
-            except NotFound:
-                return  # its time was over
+            except (NotFound, LeaseLost):
+                return  # its time was over, or it is another's now
             except StoreTrouble as e:
                 log.warning("webhook_waits", batch_id=batch_id, why=str(e))
                 await asyncio.sleep(LOOK_AGAIN_S / 10)
                 continue
             finally:
                 self._bell.ignore(batch_id, ring)
-            await self._tell(row, *event)
+            try:
+                await self._tell(row, *event)
+            except LeaseLost:
+                log.warning("webhook_lost", batch_id=batch_id, why="another dispatcher took the batch over")
+                return
 
     async def _due(self, row: WebhookRow) -> tuple[str, dict[str, Any]] | None:
         """(id, body) of the next event; None: nothing is due. A webhook with nothing left to tell is done."""
@@ -169,10 +190,13 @@ class Webhooks:
 
 
 @asynccontextmanager
-async def running_webhooks(store: WebhookStore, bell: Bell, clock: Clock, secret: str) -> AsyncIterator[Webhooks]:
-    """Calls go out for as long as the block; those not taken by then are repeated by the next start."""
+async def running_webhooks(
+    store: WebhookStore, bell: Bell, clock: Clock, secret: str, look_s: float | None = None
+) -> AsyncIterator[Webhooks]:
+    """Calls go out for as long as the block; those not taken by then are repeated by the next start, or by another
+    dispatcher."""
     http = Outbound(max_connections=AT_ONCE, keep_alive=False)
-    webhooks = Webhooks(store, bell, clock, http, signing_key(secret))
+    webhooks = Webhooks(store, bell, clock, http, signing_key(secret), look_s)
     task = asyncio.create_task(webhooks.run(), name="webhooks")
     try:
         yield webhooks

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from rollway_dispatcher.lifecycle import Trigger
 from rollway_dispatcher.rollout import fresh_batch
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_dispatcher.shared_store import SharedStore, open_shared_store
-from rollway_dispatcher.step import Arrived, CancelBatch, Happened
-from rollway_wire.batch import Group
+from rollway_dispatcher.step import Arrived, CancelBatch, Happened, Stopped
+from rollway_wire.batch import BatchState, Group, Webhook
 from tests.dispatcher.harness import calling, runs, serving
 from tests.dispatcher.test_restart import start
 from tests.dispatcher.test_schedule import Desk, order
@@ -35,13 +36,12 @@ async def stores(state: dict[str, Any], count: int, lease_s: float = 60.0) -> As
         yield [await stack.enter_async_context(open_shared_store(state["database_url"], lease_s)) for _ in range(count)]
 
 
-async def arrived(store: SharedStore) -> Desk:
+async def arrived(store: SharedStore, webhook: Webhook | None = None) -> Desk:
     """A batch of two in ``store``, and the scheduler that works on it; its first step is written."""
-    batch = fresh_batch(order("b1"), [Group(group_id="g", payload={"a": 1}, n=2)], 100.0)
-    assert await store.create_batch(batch, [Group(group_id="g", payload={"a": 1}, n=2)], key="k", fingerprint="f") == (
-        "b1",
-        True,
-    )
+    groups = [Group(group_id="g", payload={"a": 1}, n=2)]
+    batch = fresh_batch(order("b1"), groups, 100.0)
+    made = await store.create_batch(batch, groups, key="k", fingerprint="f", webhook=webhook)
+    assert made == ("b1", True)
     desk = Desk()
     await store.commit(desk.step(Arrived(batch)))
     return desk
@@ -84,6 +84,35 @@ async def test_a_dispatcher_that_was_overtaken_writes_nothing_of_the_batch(state
         other.core.adopt(batch, [], other.now)
         await b.commit(other.step(*[Happened(s, Trigger.INVOKED) for s in list(other.core.sessions)]))
         assert (await a.status("b1")).counts == {"running": 2}
+
+
+async def test_a_webhook_goes_with_its_batchs_lease_even_when_nothing_else_is_left(state: dict[str, Any]) -> None:
+    async with stores(state, 2) as (a, b):
+        desk = await arrived(a, Webhook(url="http://127.0.0.1/"))
+        cancelled = desk.step(CancelBatch("b1", "enough"))
+        await a.commit(cancelled)
+        await a.commit(desk.step(*[Stopped(s.session_id) for s in cancelled.stops_opened]))
+        assert (await a.status("b1")).state is BatchState.FINISHED
+        row = await a.own_webhook("b1")
+        assert row is not None
+        assert (await a.open_webhooks(), await b.open_webhooks()) == (["b1"], [])
+        await a.keep()
+        assert await b.unfinished() == []
+        assert await b.own_webhook("b1") is None
+        await expire(a)
+        assert await b.unfinished() == [], "there is nothing to schedule"
+        assert (await a.open_webhooks(), await b.open_webhooks()) == ([], ["b1"])
+        assert await a.own_webhook("b1") is None
+        with pytest.raises(LeaseLost):
+            await a.set_webhook(replace(row, state="given_up"))
+        assert await b.own_webhook("b1") == row
+        await b.set_webhook(replace(row, state="done"))
+        await expire(b)
+        await a.unfinished()
+        assert (await a.open_webhooks(), await b.open_webhooks()) == ([], [])
+        assert await b.own_webhook("b1") is not None, "a finished batch is nobody's to take"
+        assert await b.purge(1e12) == 1
+        assert await b.own_webhook("b1") is None
 
 
 async def test_a_step_whose_answer_was_lost_is_written_once(state: dict[str, Any]) -> None:

@@ -158,6 +158,37 @@ async def test_calls_that_were_not_taken_are_made_after_sigkill_and_restart(
     assert ids == [f"{made['batch_id']}.{n}" for n in (1, 2, "finished")]
 
 
+@pytest.mark.parametrize("state", ["postgres"], indirect=True)
+@pytest.mark.parametrize("finished", [True, False], ids=["batch-finished", "batch-running"])
+async def test_when_the_dispatcher_that_makes_the_calls_is_killed_another_goes_on_with_them(
+    services: Services, settings: DispatcherSettings, batch: Make, receiver: Receiver, tmp_path: Path, finished: bool
+) -> None:
+    gate = tmp_path / "go"
+    env = environment(settings, 0) | HOOKS
+    first, second = [await services.start_async("dispatcher", RUN, env=env) for _ in range(2)]
+    async with calling(first.url) as api:
+        wanted = {"url": receiver.url, "events": ["rollout.finished", "batch.finished"]}
+        made = await api.submit(batch([{"reward": 1}, {"reward": 2, "wait_for": str(gate)}], webhook=wanted))
+        batch_id = made["batch_id"]
+        await api.until_state(batch_id, "running", 1)
+        await eventually(lambda: len(receiver.calls) == 1, "the first is told")
+        await receiver.stop()
+        if finished:
+            await asyncio.to_thread(gate.touch)
+            await api.results(batch_id)
+            await eventually(lambda: "webhook_failed" in first.logs(), "nobody took the second")
+    assert "webhook" not in second.logs(), "one dispatcher makes a batch's calls"
+    first.kill()
+    await receiver.start()
+    await asyncio.to_thread(gate.touch)
+    async with calling(second.url) as api:
+        status = await over(api, batch_id)
+    assert status["webhook"] | {"attempt": 0} == {"state": "done", "delivered": 2, "attempt": 0, "last_error": None}
+    ids = [f"{batch_id}.{n}" for n in (1, 2, "finished")]
+    assert list(dict.fromkeys(c["id"] for c in receiver.calls)) == ids, "each at least once, in order"
+    assert len(receiver.calls) <= len(ids) + 1, "only what was under way at the kill may come twice"
+
+
 async def test_only_listed_hosts_are_called(hooked: DispatcherSettings, batch: Make) -> None:
     async with serving(hooked) as api:
         for url in ("http://169.254.169.254/latest", "http://127.0.0.1.evil.example/", "http://localhost:1/"):
