@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Sequence
@@ -47,9 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.raise_signal(signal.SIGTERM)  # uvicorn drains and closes the lifespan
 
     # A short drain: what is in flight is mostly long-polls, and a client asks again with the same cursor.
-    serve.run(create(settings, on_crash), settings, service="dispatcher", drain_s=2, sock=sock, lifespan="on")
+    app = create(settings, on_crash, on_open=_spare_what_stays)
+    serve.run(app, settings, service="dispatcher", drain_s=2, sock=sock, lifespan="on")
     if crashed:
         raise SystemExit(1)
+
+
+def _spare_what_stays() -> None:
+    """Modules and the SDK's models live as long as the process: the garbage collector need not walk them again and
+    again, which held the loop for a tenth of a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 async def _check_state(settings: DispatcherSettings) -> None:

@@ -26,15 +26,21 @@ class State(TypedDict):
     dispatcher: Dispatcher
 
 
-def create(settings: DispatcherSettings, on_crash: Callable[[], None] = lambda: None) -> FastAPI:
+def create(
+    settings: DispatcherSettings,
+    on_crash: Callable[[], None] = lambda: None,
+    on_open: Callable[[], None] = lambda: None,
+) -> FastAPI:
     """The app; its lifespan opens the state, S3, the gateway and the runtimes and runs the engine.
 
-    ``on_crash`` is called when a bug has ended the engine: the process should end, and be started again.
+    ``on_open`` is called once, when everything is open. ``on_crash`` is called when a bug has ended the engine: the
+    process should end, and be started again.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         async with open_dispatcher(settings, on_crash) as dispatcher:
+            on_open()
             yield {"dispatcher": dispatcher}
 
     app = create_app(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import IO
 import aiosqlite
 
 from rollway_dispatcher import schema
-from rollway_dispatcher.sqlite_database import SqliteDatabase
+from rollway_dispatcher.sqlite_database import SqliteDatabase, open_writer
 from rollway_dispatcher.store import Store
 from rollway_wire.problems import RollwayError
 
@@ -41,26 +42,25 @@ async def open_store(path: Path) -> AsyncIterator[Store]:
 
     Raises:
         StateUnusable: held by another dispatcher, or written by another version.
-        OSError, sqlite3.Error: cannot be read or written.
+        StoreTrouble, OSError, sqlite3.Error: cannot be read or written.
     """
     lock = await asyncio.to_thread(_lock, path)
     try:
-        async with aiosqlite.connect(path) as writer, aiosqlite.connect(path) as reader:
-            await writer.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + schema.SCHEMA)
+        async with open_writer(path) as writer, aiosqlite.connect(path) as reader:
+            await writer.run(_make_tables)
             await reader.executescript("PRAGMA query_only = ON; PRAGMA busy_timeout = 10000;")
-            await _settle_meta(writer, path)
+            version = await _meta(reader, "version")
+            if version != str(schema.VERSION):
+                raise StateUnusable(f"it has schema version {version}; this build writes {schema.VERSION}")
             yield Store(SqliteDatabase(writer, reader), bytes.fromhex(await _meta(reader, "secret")))
     finally:
         await asyncio.to_thread(lock.close)
 
 
-async def _settle_meta(db: aiosqlite.Connection, path: Path) -> None:
-    insert = "INSERT OR IGNORE INTO meta VALUES (?, ?)"
-    await db.executemany(insert, schema.first_meta())
-    await db.commit()
-    version = await _meta(db, "version")
-    if version != str(schema.VERSION):
-        raise StateUnusable(f"it has schema version {version}; this build writes {schema.VERSION}")
+def _make_tables(db: sqlite3.Connection) -> None:
+    db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;" + schema.SCHEMA)
+    db.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", schema.first_meta())
+    db.commit()
 
 
 async def _meta(db: aiosqlite.Connection, key: str) -> str:
