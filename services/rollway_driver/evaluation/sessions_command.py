@@ -1,10 +1,10 @@
-"""``rollway sessions``: what may still run at any runtime in a dispatcher's name, and ending it.
+"""rollway sessions: what may still run at any runtime in a dispatcher's name, and ending it.
 
 A session is listed until its runtime has confirmed its end, over crashes of the dispatcher. `stop` cancels the rollouts
 of the sessions named, or with --all every batch, and waits until the runtimes have confirmed each.
 
 Exit status: 0 when it was done, 1 when some sessions were still there at the end of --wait-s, 2 when the dispatcher
-could not be asked.
+could not be asked. A dispatcher that asks for a key is given ROLLWAY_DISPATCHER_API_KEY.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from rollway_driver.client import DispatcherClient, RetryPolicy
 from rollway_driver.evaluation.services import DISPATCHER_URL, Services, named_services, read_stack
@@ -32,8 +32,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "rollway sessions", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    made.add_argument("action", nargs="?", choices=("list", "stop"), default="list")
-    made.add_argument("session_ids", nargs="*", metavar="SESSION", help="to stop")
+    made.add_argument("action", nargs="?", choices=("list", "stop"), default="list", help="(default: list)")
+    made.add_argument("session_ids", nargs="*", metavar="SESSION", help="ids to stop")
     made.add_argument("--all", action="store_true", help="stop every session and cancel every batch")
     made.add_argument("--wait-s", type=float, default=120.0, help="for the runtimes to confirm (%(default)g)")
     made.add_argument(
@@ -77,7 +77,10 @@ def stop(client: DispatcherClient, session_ids: list[str] | None, wait_s: float)
         time.sleep(LOOK_AGAIN_S)
         left = [s for s in client.sessions() if asked is None or s.session_id in asked]
     gone = before - {s.session_id for s in left}
-    Console().print(f"{len(gone)} stopped, {len(left)} not confirmed", highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{len(gone)} stopped, {len(left)} not confirmed")
+    for session_id in sorted((asked or frozenset()) - before):
+        console.print(f"{session_id} is not listed: it never was, or its runtime has confirmed its end")
     if left:
         show(left)
     return 1 if left else 0
@@ -85,7 +88,7 @@ def stop(client: DispatcherClient, session_ids: list[str] | None, wait_s: float)
 
 def show(sessions: Sequence[SessionView]) -> None:
     """One line each, the oldest first."""
-    table = Table("session", "state", "age", "runtime", "rollout")
+    table = Table(Column("session", no_wrap=True), "state", "age", "runtime", "rollout")  # ids are for copying
     now = time.time()
     for s in sessions:
         rollout = s.batch_id if s.group_id is None else f"{s.batch_id}/{s.group_id}/{s.index}"
