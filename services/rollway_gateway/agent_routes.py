@@ -101,7 +101,7 @@ async def _serve_in(
         written = gateway.keeping.written if route == RESPONSES else None
         raw, answer = orjson.dumps(exchange.chat), TranslatedSend(dialect, exchange, send, request_id, written)
     call = ModelCall(
-        session=session, pool=gateway.pool(session.pool), store=gateway.store, client=gateway.client,
+        session=session, pool=gateway.pool(session.pool), store=gateway.store, client=gateway.connections,
         ask=read_ask(kind, raw, session.sampling_params), raw=raw, headers=_forwarded(headers),
         settings=gateway.settings, started_at=started_at,
         says_retry=headers.get(b"x-stainless-retry-count", b"0") not in (b"0", b""),

@@ -13,12 +13,12 @@ import random
 import time
 from typing import Literal, Protocol
 
-import aiohttp
 import orjson
 import structlog
 
 from rollway_gateway.capture.answer import UNKNOWN_FORM
 from rollway_gateway.capture.ask import Ask
+from rollway_gateway.connections import Connections
 from rollway_gateway.engine_answer import EngineAnswer, Outcome, Taker
 from rollway_gateway.exact.lane import Lane, Way
 from rollway_gateway.exact.request import asked_length
@@ -46,7 +46,7 @@ class Attempts:
     """Of one call; `run` once."""
 
     def __init__(
-        self, call: Attempting, *, ask: Ask, session: Session, pool: Pool, client: aiohttp.ClientSession, lane: Lane,
+        self, call: Attempting, *, ask: Ask, session: Session, pool: Pool, client: Connections, lane: Lane,
         answer: EngineAnswer, headers: dict[str, str], settings: GatewaySettings,
     ) -> None:  # fmt: skip
         """

@@ -28,7 +28,7 @@ async def count_tokens(gateway: Gateway, session: Session, body: dict[str, Any],
     worker = gateway.pool(session.pool).choose(session.worker_id, ())
     asked = {**to_count(body), "model": worker.model_for(body.get("model"))}
     try:
-        async with post(gateway.client, worker.url + "/tokenize", orjson.dumps(asked), {}) as response:
+        async with post(gateway.connections, worker.url + "/tokenize", orjson.dumps(asked), {}) as response:
             status, answer = response.status, await response.read()
     except (WorkerLost, WorkerSilent) as e:
         raise AgentError(502, f"worker {worker.worker_id} failed: {e}") from e

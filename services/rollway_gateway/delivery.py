@@ -7,7 +7,7 @@ nobody listens any more, somebody may still come for a while; then ``on_silence`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.types import Message, Receive, Send
 
@@ -33,11 +33,11 @@ class Delivery:
         """Everything so far."""
         return self._kept
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         self._kept.append(message)
-        self._tell()
-        if self._client is not None:
-            await self._client(message)
+        if self._grown is not None:
+            self._tell()
+        return self._client(message) if self._client is not None else _nothing()
 
     def end(self) -> None:
         """Nothing more will be sent."""
@@ -99,6 +99,10 @@ class Delivery:
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None
+
+
+async def _nothing() -> None:
+    """Nobody listens."""
 
 
 async def client_left(receive: Receive) -> None:

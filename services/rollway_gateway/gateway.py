@@ -12,6 +12,7 @@ from urllib.parse import quote
 import aiohttp
 import structlog
 
+from rollway_gateway.connections import Connections
 from rollway_gateway.engine_abort import abort_generations
 from rollway_gateway.health import HealthWatch
 from rollway_gateway.keeping import Keeping, open_keeping
@@ -22,7 +23,7 @@ from rollway_gateway.reconcile import reconcile_all
 from rollway_gateway.session import Session
 from rollway_gateway.settings import GatewaySettings
 from rollway_gateway.store import trajectory_of
-from rollway_gateway.upstream import open_upstream
+from rollway_gateway.upstream import open_connections, open_upstream
 from rollway_gateway.worker import Worker
 from rollway_wire.gateway import (
     DEFAULT_POOL,
@@ -48,14 +49,19 @@ class Gateway:
     """One process's gateway. Made with `open_gateway`."""
 
     def __init__(
-        self, settings: GatewaySettings, client: aiohttp.ClientSession, keeping: Keeping, pools: dict[str, Pool]
+        self,
+        settings: GatewaySettings,
+        client: aiohttp.ClientSession,
+        connections: Connections,
+        keeping: Keeping,
+        pools: dict[str, Pool],
     ) -> None:
         """
         Args:
             pools: empty; shared with what writes them down.
         """
         self.settings = settings
-        self.client = client
+        self.client, self.connections = client, connections
         signing = settings.signing_secrets
         if signing is None and keeping.secret is not None:
             signing = [keeping.secret]
@@ -130,8 +136,8 @@ class Gateway:
     async def add_worker(self, pool: Pool, spec: WorkerSpec, api_path: str | None = None) -> tuple[Worker, bool]:
         """Register and check at once. One that cannot be reached stays registered, unhealthy, until a check passes."""
         worker, new = pool.put_worker(spec, api_path=api_path)
+        await self.health.check(worker)  # at once, or the watch would check it too while the pools are written down
         await self.keep_pools()
-        await self.health.check(worker)
         log.info("worker_added", pool=pool.name, worker=worker.worker_id, url=worker.url, healthy=worker.healthy)
         return worker, new
 
@@ -277,8 +283,12 @@ async def open_gateway(settings: GatewaySettings, told: Sequence[Mapping[str, An
     them, then cancels them).
     """
     pools: dict[str, Pool] = {}
-    async with open_upstream(settings) as client, open_keeping(settings, lambda: pools_tree(pools)) as keeping:
-        gateway = Gateway(settings, client, keeping, pools)
+    async with (
+        open_upstream(settings) as client,
+        open_connections(settings) as connections,
+        open_keeping(settings, lambda: pools_tree(pools)) as keeping,
+    ):
+        gateway = Gateway(settings, client, connections, keeping, pools)
         for url in settings.workers:
             spec = WorkerSpec(url=url, routed_experts=settings.routed_experts)
             gateway.ensure_pool(DEFAULT_POOL).put_worker(spec)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 from starlette.types import Message, Receive, Send
@@ -46,6 +46,7 @@ class KeptAnswer:
         self._delivery = Delivery(send, grace_s=grace_s, on_silence=self._unheard)
         self._record: CallRecord | None = None
         self._ended_at: float | None = None
+        self._size: int | None = None
         session.originals.add(self)
 
     # -- sending
@@ -55,8 +56,8 @@ class KeptAnswer:
         """Somebody listens."""
         return self._delivery.heard
 
-    async def send(self, message: Message) -> None:
-        await self._delivery.send(message)
+    def send(self, message: Message) -> Awaitable[None]:
+        return self._delivery.send(message)
 
     def lose_client(self) -> None:
         self._delivery.lose_client()
@@ -79,6 +80,14 @@ class KeptAnswer:
                 self._session.originals.drop(self)
             else:
                 self._delivery.await_silence()
+
+    @property
+    def size(self) -> int:
+        """Bytes kept: of the request, and of the answer once it has ended."""
+        if self._size is not None or self._ended_at is None:
+            return self._size or len(self.asked[1])
+        self._size = len(self.asked[1]) + sum(len(message.get("body", b"")) for message in self.sent)
+        return self._size
 
     # -- retries
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -116,7 +116,7 @@ class KeptTurn:
         return True
 
 
-def kept(turns: Sequence[Turn], recent: Iterable[KeptTurn]) -> tuple[KeptTurn, ...]:
+def kept(turns: Sequence[Turn], recent: Sequence[KeptTurn]) -> tuple[KeptTurn, ...]:
     """The turns of one call, each from where the longest of ``recent`` ends that its prompt extends.
 
     Cost: what is compared is compared by `memcmp`; what is stored is new.
@@ -132,10 +132,10 @@ def kept(turns: Sequence[Turn], recent: Iterable[KeptTurn]) -> tuple[KeptTurn, .
     return tuple(out)
 
 
-def _extended(prompt: array[int], recent: Iterable[KeptTurn]) -> tuple[KeptTurn | None, array[int]]:
+def _extended(prompt: array[int], recent: Sequence[KeptTurn]) -> tuple[KeptTurn | None, array[int]]:
     best: KeptTurn | None = None
     raw = prompt.tobytes()
-    for turn in recent:
+    for turn in reversed(recent):  # the newest, which is mostly the one, spares looking at shorter ones
         if (best is None or turn.end > best.end) and turn.completion_token_ids and turn.begins(raw):
             best = turn
     return best, prompt if best is None else prompt[best.end :]

@@ -26,6 +26,10 @@ class Original(Protocol):
     @property
     def delivered(self) -> bool: ...
 
+    @property
+    def size(self) -> int:
+        """Bytes kept, of request and answer."""
+
     def answers_retry(self, *, said: bool) -> bool:
         """A request with the same body is a retry of this call.
 
@@ -69,6 +73,11 @@ class Originals:
     def waiting(self) -> bool:
         """A request may be the retry of a call that is kept here."""
         return bool(self._calls)
+
+    @property
+    def size(self) -> int:
+        """Bytes kept."""
+        return sum(call.size for call in self._calls)
 
     def _all(self) -> Sequence[Original]:
         return list(self._calls)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rollway_gateway.capture.evidence import Evidence
@@ -48,7 +48,7 @@ class CallRecord:
     def turns(self, turns: tuple[Turn, ...]) -> None:
         self.fresh = turns
 
-    def keep(self, recent: Iterable[KeptTurn]) -> None:
+    def keep(self, recent: Sequence[KeptTurn]) -> None:
         """Store the turns from where ``recent`` ones end."""
         self.kept, self.fresh = kept(self.fresh, recent), ()
 

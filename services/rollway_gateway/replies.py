@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import aiohttp
 from starlette.types import Send
 
+from rollway_gateway.connections import Answer
 from rollway_gateway.openai_errors import AgentError
 
 _BACK = ("content-type", "retry-after", "x-request-id")
@@ -17,9 +17,7 @@ STREAMS = {"content-type": "text/event-stream; charset=utf-8"}
 """What says that an answer streams."""
 
 
-def headers_back(
-    response: aiohttp.ClientResponse, instead: Mapping[str, str] | None = None
-) -> list[tuple[bytes, bytes]]:
+def headers_back(response: Answer, instead: Mapping[str, str] | None = None) -> list[tuple[bytes, bytes]]:
     """
     Args:
         instead: take the place of the worker's own.

@@ -28,6 +28,11 @@ class Routing:
     def __init__(self) -> None:
         self._held = Held()
 
+    @property
+    def size(self) -> int:
+        """Bytes kept besides the session's turns."""
+        return self._held.size
+
     def ahead(self, prompt_ids: array[int], version: int) -> Ahead:
         """Which leading rows of a prompt are held under a policy version."""
         return self._held.ahead(prompt_ids, version)

@@ -20,8 +20,14 @@ from rollway_gateway.record import CallRecord
 from rollway_gateway.routing import Routing
 from rollway_wire.tokens import Trajectory, Turn
 
-SESSION_BYTES = 2048
+SESSION_BYTES = 6144
 """About what a session costs without its calls."""
+CALL_BYTES = 1024
+"""About what a call costs besides its turns and messages."""
+EXACT_TURN_BYTES = 3072
+"""About what exact mode keeps of a turn besides its ids: the answer as a message, and the messages' places."""
+EXACT_ID_BYTES = 7
+"""An id as text with its comma, in which exact mode keeps those of a turn that was gone on from."""
 
 
 class SessionCall(Protocol):
@@ -72,10 +78,16 @@ class Session:
     """In the journal."""
     kept_bytes: int = 0
     """Of messages."""
-    size: int = SESSION_BYTES
-    """Bytes in memory, about."""
+    turn_bytes: int = 0
+    """Of turns."""
+    exact_bytes: int = 0
+    """Of what exact mode keeps of them once more."""
+    counted: int = 0
+    """Of `size`, by the store that has it in memory."""
     visits: int = 0
     """Requests that are about to do something with it."""
+    on_left: Callable[[Session], None] | None = None
+    """Told when the last of them is over."""
     when_idle: list[Callable[[], None]] = field(default_factory=list)
     """Called once each, when no call is in flight any more."""
     trajectory: Trajectory | None = None
@@ -91,7 +103,8 @@ class Session:
         self.records.append(record)
         self.newest.extend(record.kept)
         self.kept_bytes += record.kept_bytes
-        self.size += record.kept_bytes + sum(turn.size for turn in record.kept)
+        self.turn_bytes += CALL_BYTES + sum(turn.size for turn in record.kept)
+        self.exact_bytes += sum(map(_exact_bytes, record.kept))
 
     def trim(self, limit: int) -> None:
         """Keep so many bytes of messages; the oldest calls lose theirs."""
@@ -99,8 +112,14 @@ class Session:
             if self.kept_bytes <= limit:
                 break
             self.kept_bytes -= old.kept_bytes
-            self.size -= old.kept_bytes
             old.request = old.answer = None
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about. Cost: a look at the few answers that a retry may still get."""
+        exact = self.exact_bytes if self.fidelity.exact else 0
+        kept = self.responses.size + self.originals.size + self.routing.size
+        return SESSION_BYTES + self.kept_bytes + self.turn_bytes + exact + kept
 
     @property
     def is_idle(self) -> bool:
@@ -116,6 +135,8 @@ class Session:
             yield
         finally:
             self.visits -= 1
+            if not self.visits and self.on_left is not None:
+                self.on_left(self)
 
     def turns(self) -> list[Turn]:
         """Those of an answer that no client took to its end are incomplete: the agent did not act on it."""
@@ -137,6 +158,13 @@ class Session:
                 if record.answered and turn.incomplete is not None:
                     return f"turn {turn.turn_id}: {turn.incomplete}"
         return None
+
+
+def _exact_bytes(turn: KeptTurn) -> int:
+    """The suffix is another array unless it is a whole prompt; a sampled token's text is about four characters."""
+    new, sampled = len(turn.suffix), len(turn.completion_token_ids)
+    own = 0 if turn.extends is None else 4 * new
+    return EXACT_TURN_BYTES + own + EXACT_ID_BYTES * (new + sampled) + 4 * sampled
 
 
 def _undelivered(turn: Turn) -> Turn:

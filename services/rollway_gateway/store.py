@@ -78,7 +78,7 @@ class SessionStore:
             stored: sessions of an earlier process, by id.
             stored_calls: session ids by call, of those of them that keep messages.
             gone: ids of sessions forgotten for good.
-            memory_bytes: of the sessions in memory, about; beyond it the coldest stay in the journal only.
+            memory_bytes: of the sessions in memory, about; beyond it the coldest stay in the journal only. 0: no limit.
         """
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         """In memory, the coldest first."""
@@ -87,7 +87,7 @@ class SessionStore:
         self._calls: dict[str, str] = dict(stored_calls or {})
         """Session ids by call, of sessions that keep messages: rllm's traces are looked up so."""
         self._gone: OrderedDict[str, None] = OrderedDict.fromkeys(gone)
-        self._limits, self._log, self._memory = limits, log, memory_bytes
+        self._limits, self._log, self._memory = limits, log, 0 if log is None else memory_bytes
         self._size = 0
 
     # -- life
@@ -129,7 +129,8 @@ class SessionStore:
             session.responses.on_keep = lambda response_id, kept: log.response(session, response_id, kept)
         self._spill()  # before: the caller is about to do something with this one
         self._sessions[session.session_id] = session
-        self._size += session.size
+        session.on_left = self._left
+        self._recount(session)
 
     def change(self, session: Session, metadata: dict[str, Any] | None, sampling: dict[str, Any] | None) -> None:
         """Replace what is given, as rllm's API does with a session that exists."""
@@ -228,7 +229,19 @@ class SessionStore:
 
     def _put_away(self, session: Session) -> None:
         if self._sessions.pop(session.session_id, None) is not None:
-            self._size -= session.size
+            self._size -= session.counted
+            session.counted, session.on_left = 0, None
+
+    def _left(self, session: Session) -> None:
+        self._recount(session)
+        self._spill()
+
+    def _recount(self, session: Session) -> None:
+        """What a session weighs changes with its calls, and with what is kept for retries and continuations."""
+        if self._memory and self._sessions.get(session.session_id) is session:
+            size = session.size
+            self._size += size - session.counted
+            session.counted = size
 
     def _spill(self) -> None:
         """Down to the budget, the coldest first. What is busy is passed over, and is warm from then on."""
@@ -255,6 +268,7 @@ class SessionStore:
         session.calls.add(call)
         index = session.calls_begun
         session.calls_begun += 1
+        self._recount(session)
         if session.session_id in self._sessions:
             self._sessions.move_to_end(session.session_id)
         if self._log is not None:
@@ -264,7 +278,7 @@ class SessionStore:
     def end(self, session: Session, call: SessionCall, record: CallRecord | None) -> None:
         """A call left; ``record`` is what it left behind, None when nothing was sampled."""
         session.calls.discard(call)
-        here, before = self._sessions.get(session.session_id) is session, session.size
+        here = self._sessions.get(session.session_id) is session
         if record is None:
             session.failed_calls += 1
         else:
@@ -272,10 +286,9 @@ class SessionStore:
         if here and self._log is not None:
             self._log.ended(session, call, record)
         session.trim(self._limits.messages)
-        if here:
-            self._size += session.size - before
-            if record is not None and session.keeps_messages:
-                self._calls[record.call_id] = session.session_id
+        if here and record is not None and session.keeps_messages:
+            self._calls[record.call_id] = session.session_id
+        self._recount(session)
         if not session.calls:
             waiting, session.when_idle = session.when_idle, []
             for tell in waiting:

@@ -1,4 +1,4 @@
-"""The connection to workers: one client session for the process, its failures told apart once."""
+"""The connections to workers, their failures told apart once: `Connections` for model calls, aiohttp for the rest."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
+from rollway_gateway.connections import Answer, CannotConnect, Connections, Silence
 from rollway_gateway.settings import GatewaySettings
-from rollway_gateway.worker_address import WorkerResolver
+from rollway_gateway.worker_address import Addresses, WorkerResolver
 
 
 class WorkerProblem(Exception):
@@ -51,6 +52,19 @@ class WorkerFailed(WorkerProblem):
 
 
 @asynccontextmanager
+async def open_connections(settings: GatewaySettings) -> AsyncIterator[Connections]:
+    connections = Connections(
+        connect_s=settings.connect_timeout_s, inactivity_s=settings.upstream_inactivity_s,
+        keepalive_s=settings.upstream_keepalive_s,
+        resolve=Addresses(allow_link_local=settings.allow_link_local_workers),
+    )  # fmt: skip
+    try:
+        yield connections
+    finally:
+        connections.close()
+
+
+@asynccontextmanager
 async def open_upstream(settings: GatewaySettings) -> AsyncIterator[aiohttp.ClientSession]:
     """The client session. No limit on connections: agents' calls in flight are the limit. Redirects are never followed
     by its users, and the machine's proxy settings are not read."""
@@ -67,26 +81,21 @@ async def open_upstream(settings: GatewaySettings) -> AsyncIterator[aiohttp.Clie
 
 
 @asynccontextmanager
-async def post(
-    client: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str]
-) -> AsyncIterator[aiohttp.ClientResponse]:
+async def post(connections: Connections, url: str, body: bytes, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
     """POST JSON; leaving before the answer's end closes the connection, on which vLLM aborts the generation.
 
     Raises:
         WorkerLost, WorkerSilent: also for what the body of the ``async with`` reads.
     """
     try:
-        async with client.post(
-            url, data=body, headers={"content-type": "application/json", **headers}, allow_redirects=False
-        ) as response:
-            yield response
-    except aiohttp.ConnectionTimeoutError as e:
+        async with connections.post(url, body, {"content-type": "application/json", **headers}) as answer:
+            yield answer
+    except CannotConnect as e:
         raise WorkerLost(f"cannot connect: {e}", refused=True) from e
-    except TimeoutError as e:  # aiohttp.SocketTimeoutError is one
-        raise WorkerSilent(f"no byte within the allowed time: {e}") from e
-    except (aiohttp.ClientError, ConnectionError) as e:
-        refused = isinstance(e, aiohttp.ClientConnectorError)
-        raise WorkerLost(f"{type(e).__name__}: {e}", refused=refused) from e
+    except Silence as e:
+        raise WorkerSilent(str(e)) from e
+    except ConnectionError as e:  # AnswerBroken is one
+        raise WorkerLost(f"{type(e).__name__}: {e}") from e
 
 
 async def fetch(client: aiohttp.ClientSession, url: str) -> tuple[int, str, bytes]:

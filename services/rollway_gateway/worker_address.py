@@ -6,9 +6,11 @@ whoever asks from inside. A name is judged when a connection is made, by what it
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 import socket
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -69,15 +71,47 @@ class WorkerResolver(AbstractResolver):
         """Raises:
         OSError: the name is not known, or stands for such an address."""
         found = await self._inner.resolve(host, port, family)
-        for one in found:
-            try:
-                _check_address(ipaddress.ip_address(one["host"].partition("%")[0]), host)
-            except ValueError as e:
-                raise OSError(str(e)) from None
+        _check_all((one["host"] for one in found), host)
         return found
 
     async def close(self) -> None:
         await self._inner.close()
+
+
+class Addresses:
+    """What hosts' names stand for, for connections of our own: asked of the machine's resolver, kept for a while."""
+
+    KEPT_S = 10.0
+
+    def __init__(self, *, allow_link_local: bool) -> None:
+        self._allow_link_local = allow_link_local
+        self._known: dict[str, tuple[float, list[str]]] = {}
+
+    async def __call__(self, host: str) -> list[str]:
+        """Addresses, the preferred first.
+
+        Raises:
+            OSError: the name is not known, or stands for an address no worker may have.
+        """
+        loop = asyncio.get_running_loop()
+        until, found = self._known.get(host, (0.0, []))
+        if until <= loop.time():
+            said = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            found = list(dict.fromkeys(str(address[0]) for *_, address in said))
+            if not self._allow_link_local:
+                _check_all(found, host)
+            self._known[host] = loop.time() + self.KEPT_S, found
+        return found
+
+
+def _check_all(addresses: Iterable[str], host: str) -> None:
+    """Raises:
+    OSError: one of them no worker may have."""
+    for address in addresses:
+        try:
+            _check_address(ipaddress.ip_address(address.partition("%")[0]), host)
+        except ValueError as e:
+            raise OSError(str(e)) from None
 
 
 def _literal(host: str) -> Address | None:

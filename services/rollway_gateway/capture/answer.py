@@ -26,17 +26,26 @@ def logprob_values(kind: str, logprobs: Any) -> list[float | None] | None:
     return values
 
 
-def take_answer(payload: dict[str, Any], ask: Ask, evidence: Evidence) -> None:
-    """Take the evidence of a whole answer into ``evidence`` and settle it."""
+def take_answer(
+    payload: dict[str, Any], ask: Ask, evidence: Evidence, logprobs: list[float | None] | None = None
+) -> None:
+    """Take the evidence of a whole answer into ``evidence`` and settle it.
+
+    Args:
+        logprobs: of the one choice, where they were cut out before.
+    """
     try:
-        _take(payload, ask, evidence)
+        _take(payload, ask, evidence, logprobs)
     except UNKNOWN_FORM as e:
         evidence.fail(f"the engine's answer has an unknown form: {type(e).__name__}: {e}")
     evidence.settle()
 
 
-def _take(payload: dict[str, Any], ask: Ask, evidence: Evidence) -> None:
+def _take(payload: dict[str, Any], ask: Ask, evidence: Evidence, cut: list[float | None] | None) -> None:
     evidence.take_usage(payload.get("usage"))
+    if cut is not None and len(payload.get("choices") or ()) != 1:
+        evidence.fail("log-probs of one choice, and not one choice")
+        return
     if (prompt := payload.get("prompt_token_ids")) is not None:
         evidence.take_prompt(prompt)
     for position, choice in enumerate(payload.get("choices") or ()):
@@ -46,7 +55,8 @@ def _take(payload: dict[str, Any], ask: Ask, evidence: Evidence) -> None:
         found = evidence.choice(index)
         if (prompt := choice.get("prompt_token_ids")) is not None:
             found.take_prompt(prompt)
-        found.take(choice.get("token_ids"), logprob_values(ask.kind, choice.get("logprobs")))
+        logprobs = cut if cut is not None else logprob_values(ask.kind, choice.get("logprobs"))
+        found.take(choice.get("token_ids"), logprobs)
         found.routed_experts = choice.get("routed_experts")
         found.finish_reason = choice.get("finish_reason")
         evidence.aborted |= found.finish_reason == "abort"

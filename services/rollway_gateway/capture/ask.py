@@ -40,6 +40,12 @@ class Ask:
     hides_prompt_logprobs: bool = False
     """Log-probs added to an echoing request bring the prompt's along."""
 
+    @property
+    def shows_text_alone(self) -> bool:
+        """Nothing that capture asks for is shown, and all text is, of one choice: the usual call."""
+        hidden = not (self.shows_logprobs or self.shows_ids or self.echo)
+        return self.n == 1 and self.captured and self.shows_reasoning and hidden
+
 
 def read_ask(kind: Kind, raw: bytes, overrides: Mapping[str, Any]) -> Ask:
     """Read an agent's request body and prepare the engine's.

@@ -38,9 +38,9 @@ class ChoiceEvidence:
         except (TypeError, OverflowError) as e:
             self.unreadable = f"token ids or log-probs of an unknown form: {e}"
 
-    def take_prompt(self, ids: list[int]) -> None:
+    def take_prompt(self, ids: list[int] | array[int]) -> None:
         try:
-            self.prompt = array(IDS, ids)
+            self.prompt = ids if isinstance(ids, array) else array(IDS, ids)
         except (TypeError, OverflowError) as e:
             self.unreadable = f"prompt token ids of an unknown form: {e}"
 
@@ -94,10 +94,14 @@ class Evidence:
             self.prompt_tokens = _count(usage.get("prompt_tokens"))
             self.completion_tokens = _count(usage.get("completion_tokens"))
 
-    def take_prompt(self, ids: list[int]) -> None:
+    def take_prompt(self, ids: list[int] | array[int]) -> None:
+        """
+        Args:
+            ids: int32 where it is an array, which is kept as it is.
+        """
         if self.prompt is None:
             try:
-                self.prompt = array(IDS, ids)
+                self.prompt = ids if isinstance(ids, array) else array(IDS, ids)
             except (TypeError, OverflowError) as e:
                 self.fail(f"prompt token ids of an unknown form: {e}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import accumulate
 from typing import Any
 
@@ -11,6 +12,8 @@ from rollway_gateway.openai_errors import AgentError
 
 DEEPEST = 200
 """Levels of nesting. The writer of what goes on to the engine stops at 254, and what walks a body recurses."""
+_LONG = 1 << 16
+"""Bytes of a body whose brackets take longer to count than its values to walk: most of a long one is text."""
 _STEP = [0] * 256
 for _opens, _closes in ("{}", "[]"):
     _STEP[ord(_opens)], _STEP[ord(_closes)] = 1, -1
@@ -29,7 +32,7 @@ def read_object(raw: bytes) -> dict[str, Any]:
         raise AgentError(400, f"the request body is not JSON: {e}", param="body") from None
     if not isinstance(body, dict):
         raise AgentError(400, "the request body must be a JSON object", param="body")
-    if not is_shallow(raw) and depth(body) > DEEPEST:
+    if not (len(raw) < _LONG and is_shallow(raw)) and depth(body) > DEEPEST:
         raise AgentError(400, f"the request body is nested more than {DEEPEST} levels deep", param="body")
     return body
 
@@ -44,8 +47,13 @@ def is_shallow(raw: bytes) -> bool:
 
 def depth(value: Any) -> int:
     """Levels of lists and objects, level by level, so that it recurses nowhere."""
-    level, levels = [value], 0
-    while level := [v for v in level if isinstance(v, dict | list)]:
+    level, levels = _containers([value]), 0
+    while level:
         levels += 1
-        level = [inner for v in level for inner in (v.values() if isinstance(v, dict) else v)]
+        level = [inner for v in level for inner in _containers(v.values() if isinstance(v, dict) else v)]
     return levels
+
+
+def _containers(values: Collection[Any]) -> list[Any]:
+    kinds = set(map(type, values))  # ids by the thousand are told by their type at once
+    return [v for v in values if isinstance(v, dict | list)] if dict in kinds or list in kinds else []

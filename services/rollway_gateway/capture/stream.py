@@ -18,7 +18,9 @@ from rollway_gateway.capture.answer import UNKNOWN_FORM, logprob_values
 from rollway_gateway.capture.answers import Answers
 from rollway_gateway.capture.ask import Ask
 from rollway_gateway.capture.evidence import Evidence
+from rollway_gateway.capture.prompt_ids import PromptIds
 from rollway_gateway.capture.sse import DONE, data_of
+from rollway_gateway.capture.usual_event import UsualEvent
 
 
 class Fingerprint:
@@ -57,7 +59,9 @@ class StreamFilter:
         "_fingerprint",
         "_forced_usage",
         "_held",
+        "_prompt",
         "_translator",
+        "_usual",
         "done",
         "error",
         "head",
@@ -65,14 +69,16 @@ class StreamFilter:
 
     def __init__(
         self, ask: Ask, evidence: Evidence, fingerprint: Fingerprint, *, translator: Translator | None = None,
-        answers: Answers | None = None,
+        answers: Answers | None = None, prompt: PromptIds | None = None,
     ) -> None:  # fmt: skip
         """
         Args:
             answers: filled with the assistant messages.
+            prompt: took the prompt's ids out of the blocks.
         """
-        self._translator, self._answers = translator, answers
+        self._translator, self._answers, self._prompt = translator, answers, prompt
         self._ask = ask
+        self._usual = UsualEvent() if translator is None and ask.kind == "chat" and ask.shows_text_alone else None
         self._evidence = evidence
         self._fingerprint = fingerprint
         self._forced_usage = False
@@ -90,7 +96,7 @@ class StreamFilter:
 
     def go_on(self, translator: Translator) -> bytes:
         """Another stream goes on with the answer that was cut; what the agent gets for the cut chunk."""
-        self._translator = translator
+        self._translator, self._usual = translator, None
         cut, self._cut = self._cut, None
         if cut is None:
             return b""
@@ -111,6 +117,8 @@ class StreamFilter:
 
     def block(self, block: bytes) -> bytes:
         """What the agent gets for one block; may be empty, and stops at an abort (`Evidence.aborted`)."""
+        if self._usual is not None and (usual := self._usual.read(block)) is not None:
+            return self._take_usual(*usual)
         data = data_of(block)
         if data is None or not self._ask.captured:
             self.done |= data == DONE
@@ -126,6 +134,10 @@ class StreamFilter:
         if not isinstance(payload, dict) or "error" in payload:
             self.error = block
             return b""
+        if self._usual is not None:
+            self._usual.learn(block)
+        if self._prompt is not None:
+            self._prompt.put_back(payload)
         try:
             if self._translator is None:
                 return self._chunk(payload)
@@ -133,6 +145,12 @@ class StreamFilter:
         except UNKNOWN_FORM as e:
             self._evidence.fail(f"an event of the stream has an unknown form: {type(e).__name__}: {e}")
             return block + b"\n\n"
+
+    def _take_usual(self, name: str, text: bytes, logprob: float, token: int, shown: bytes) -> bytes:
+        if self._answers is not None:
+            self._answers.take_delta({"index": 0, "delta": {name: orjson.loads(text)}})
+        self._evidence.choice(0).take([token], [logprob])
+        return shown
 
     def end_with_error(self) -> bytes:
         """The error is the answer's end."""

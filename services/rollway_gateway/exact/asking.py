@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import aiohttp
 import orjson
 
 from rollway_gateway.capture.answer import UNKNOWN_FORM
+from rollway_gateway.connections import Connections
 from rollway_gateway.exact.request import grammar_body
 from rollway_gateway.upstream import post
 
@@ -34,7 +34,7 @@ class Asked(Protocol):
 
 
 class Asking:
-    def __init__(self, client: aiohttp.ClientSession) -> None:
+    def __init__(self, client: Connections) -> None:
         self._client = client
 
     async def grammar(self, worker: Asked, model: str, body: Mapping[str, Any]) -> dict[str, Any]:

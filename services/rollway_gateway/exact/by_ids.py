@@ -20,12 +20,14 @@ class Reads(Asked, Protocol):
 
 
 async def said_by_ids(
-    asking: Asking, worker: Reads, asked: Mapping[str, Any], exact: Exact, prompt_ids: array[int]
-) -> dict[str, Any]:
+    asking: Asking, worker: Reads, asked: Mapping[str, Any], exact: Exact, prompt_ids: array[int],
+    written: bytes | None,
+) -> dict[str, Any]:  # fmt: skip
     """The completion request, but for the model's name.
 
     Args:
         asked: the chat request, with the model's name.
+        written: ``prompt_ids`` as a JSON array; None: still to be made.
 
     Raises:
         Unsaid: ids cannot say it, and why.
@@ -43,7 +45,7 @@ async def said_by_ids(
             raise Unsaid(f"the engine's grammar for the tools is not known: {e}") from e
     if "json" in grammar and exact.tools == "hermes":
         raise Unsaid("the engine forces calls as bare JSON, which is not read here")
-    body = token_body(asked, prompt_ids, exact, grammar=grammar or None)
+    body = token_body(asked, prompt_ids, exact, written=written, grammar=grammar or None)
     if body is None:
         raise Unsaid("the prompt leaves no room for an answer")
     return body

@@ -6,7 +6,6 @@ one call's state.
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ import structlog
 
 from rollway_gateway.capture.ask import Ask
 from rollway_gateway.capture.evidence import Evidence
+from rollway_gateway.capture.prompt_ids import PromptIds
 from rollway_gateway.capture.routing import Reported
 from rollway_gateway.exact.as_chat import AsChat, Begun
 from rollway_gateway.exact.asking import Asking, Unsaid
@@ -25,6 +25,7 @@ from rollway_gateway.exact.budget import Budget
 from rollway_gateway.exact.by_ids import read_by_engine, said_by_ids
 from rollway_gateway.exact.fidelity import Fidelity
 from rollway_gateway.exact.learn import learn
+from rollway_gateway.exact.off_loop import off_loop
 from rollway_gateway.exact.request import (
     asked_length,
     options_of,
@@ -42,6 +43,7 @@ from rollway_gateway.render import ExactSession, Plan, Refused
 from rollway_gateway.render.messages import Message
 from rollway_gateway.routing import Routing
 from rollway_gateway.tree.held import Ahead
+from rollway_gateway.tree.messages import Parent
 from rollway_gateway.worker import Worker
 from rollway_wire.problems import ContractViolation
 from rollway_wire.tokens import IDS, NO_VERSION, Turn
@@ -52,8 +54,8 @@ CHAT, TEXT = "/chat/completions", "/completions"
 SKIP = "routed_experts_prompt_start"
 AGREEMENTS = 4
 """So many of a worker's first chats are checked id by id."""
-OFF_LOOP_BYTES = 1 << 16
-"""A request as large as this is planned in a thread."""
+OFF_LOOP_BYTES, OFF_LOOP_IDS = 1 << 12, 1 << 14
+"""New messages as large as this, or as many known ids that no prompt was written of yet, are planned in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Way:
     read: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] | None = None
     """Asks the engine what the chat answer says: the answer comes as a whole, and is streamed on where that was asked.
     Raises `Unsaid`."""
+    prompt: PromptIds | None = None
+    """Takes the prompt's ids out of the answer; None: the agent is shown them."""
 
 
 class Lane:
@@ -76,7 +80,6 @@ class Lane:
         self,
         ask: Ask,
         fidelity: Fidelity,
-        size: int,
         *,
         budget: Budget,
         routing: Routing,
@@ -85,11 +88,10 @@ class Lane:
     ) -> None:
         """
         Args:
-            size: bytes of the agent's request.
             count: asks a worker how long the request's prompt is; None: it does not say.
             asking: asks a worker what else there is to know.
         """
-        self._ask, self._fidelity, self._size = ask, fidelity, size
+        self._ask, self._fidelity = ask, fidelity
         self._budget, self._routing, self._count, self._asking = budget, routing, count, asking
         self._limit: int | None = None
         """Tokens that the budget leaves for the answer."""
@@ -131,10 +133,10 @@ class Lane:
         self._by_chat = as_chat is None and self._ask.kind == "chat"
         if as_chat is None:
             path = TEXT if self._ask.kind == "text" else CHAT
-            return Way(path, orjson.dumps({**body, "model": model}))
+            return Way(path, orjson.dumps({**body, "model": model}), prompt=self._taken_out())
         exact = worker.standing.exact
         if exact is None or not reads_engine(self._ask.body, exact):
-            return Way(TEXT, orjson.dumps({**body, "model": model}), as_chat)
+            return Way(TEXT, orjson.dumps({**body, "model": model}), as_chat, prompt=self._taken_out())
         whole = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
         read = partial(read_by_engine, self._asking, worker, {**self._ask.body, "model": model}, exact, as_chat)
         return Way(TEXT, orjson.dumps({**whole, "model": model}), as_chat, read)
@@ -154,13 +156,20 @@ class Lane:
         if self._declined is None:
             try:
                 told = {**asked, "model": model}
-                body = await said_by_ids(self._asking, worker, told, exact, plan.prompt_ids)
+                body = await said_by_ids(self._asking, worker, told, exact, plan.prompt_ids, plan.written)
                 return body | self._skipping(plan.prompt_ids), AsChat(asked, exact, plan.prompt_ids)
             except Unsaid as e:
                 self._declined = str(e)
         self._reason = self._declined
-        self._plan = replace(plan, prompt_ids=None, extends=None)  # the engine renders all of it: a branch
+        self._plan = replace(
+            plan, prompt_ids=None, written=None, extends=None
+        )  # the engine renders all of it: a branch
         return asked, None
+
+    def _taken_out(self) -> PromptIds | None:
+        if self._ask.shows_ids or self._ask.echo or not self._ask.captured:
+            return None
+        return PromptIds() if self._plan is None else PromptIds(self._plan.written, self._plan.prompt_ids)
 
     def _unplannable(self) -> str | None:
         if self._ask.kind == "text":
@@ -171,7 +180,8 @@ class Lane:
         """What the budget leaves. ``body``: the request, where it is one of ids."""
         plan, first = self._plan, self._fidelity.first_prompt
         if body is not None:
-            length: int | None = len(body["prompt"])
+            assert plan is not None and plan.prompt_ids is not None
+            length: int | None = len(plan.prompt_ids)
         else:
             length = await self._count(worker)
         if length is None:
@@ -206,10 +216,9 @@ class Lane:
     async def _planned(self, exact: Exact) -> Plan:
         self._session = session = self._fidelity.session(exact)
         messages, options = self._ask.body["messages"], options_of(self._ask.body)
-        if self._size < OFF_LOOP_BYTES and exact.quick:
-            self._plan = session.plan(messages, options, render=False)
-        else:
-            self._plan = await asyncio.to_thread(session.plan, messages, options, render=False)
+        parent = session.find(messages, options)
+        plan = partial(session.plan, messages, options, render=False, parent=parent)
+        self._plan = plan() if exact.quick and _is_light(parent) else await off_loop(plan)
         return self._plan
 
     async def _expect(self, exact: Exact, plan: Plan) -> None:
@@ -218,7 +227,7 @@ class Lane:
         if plan.says_all and self._worker is not None and self._worker.agreements < AGREEMENTS:
             messages, options = self._ask.body["messages"], options_of(self._ask.body)
             try:
-                self._expected = await asyncio.to_thread(exact.template.prompt_ids, messages, options)
+                self._expected = await off_loop(partial(exact.template.prompt_ids, messages, options))
             except Refused:  # the engine will say so itself
                 self._expected = None
 
@@ -342,3 +351,10 @@ class Lane:
             log.warning("turn_not_as_planned", turn_id=turn.turn_id, detail=e.detail)
             return e.detail
         return None
+
+
+def _is_light(parent: Parent) -> bool:
+    """A plan takes less than what handing it to a thread is worth. Where nothing is extended nothing is rendered."""
+    if parent.turn is None:
+        return True
+    return parent.turn.unwritten < OFF_LOOP_IDS and len(orjson.dumps(parent.new_messages)) < OFF_LOOP_BYTES

@@ -10,6 +10,8 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from rollway_gateway.exact.standing import Exact
 from rollway_gateway.render import Options
 from rollway_wire.tokens import IDS
@@ -154,12 +156,13 @@ def asks_by_id(body: Mapping[str, Any]) -> bool:
 
 
 def token_body(
-    body: Mapping[str, Any], prompt_ids: array[int], exact: Exact, *, sampled: int = 0,
+    body: Mapping[str, Any], prompt_ids: array[int], exact: Exact, *, written: bytes | None = None, sampled: int = 0,
     grammar: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:  # fmt: skip
     """The completion request, but for the model's name; None: the prompt leaves no room for an answer.
 
     Args:
+        written: ``prompt_ids`` as a JSON array, where that is there already.
         sampled: how many of the prompt's last tokens are already part of the answer.
         grammar: ``structured_outputs`` as the chat route makes them, where it makes them itself.
 
@@ -182,7 +185,7 @@ def token_body(
     if asks_by_id(body):
         out["return_tokens_as_token_ids"] = True
     return out | {
-        "prompt": prompt_ids.tolist(),
+        "prompt": prompt_ids.tolist() if written is None else orjson.Fragment(written),
         "max_tokens": room if asked is None else asked,
         "logprobs": body.get("top_logprobs") or 0,
         "return_token_ids": True,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollway_gateway.render.vocabulary import Vocabulary
+from rollway_wire.tokens import IDS
 
 Thinking = Literal["qwen3", "deepseek_r1"]
 """The parser, by the name that vLLM has for it."""
@@ -81,10 +82,15 @@ class Marks:
 
 
 def _last(ids: array[int], token_id: int | None) -> int:
-    """Where an id occurs last; -1: nowhere."""
-    if token_id is None or token_id not in ids:
+    """Where an id occurs last; -1: nowhere. Found in the bytes, because looking at them one by one makes an object of
+    each."""
+    if token_id is None:
         return -1
-    return len(ids) - 1 - ids[::-1].index(token_id)
+    raw, wanted = ids.tobytes(), array(IDS, [token_id]).tobytes()
+    at = raw.rfind(wanted)
+    while at > 0 and at % ids.itemsize:  # across two ids
+        at = raw.rfind(wanted, 0, at + ids.itemsize - 1)
+    return at // ids.itemsize
 
 
 class ThinkingStream:

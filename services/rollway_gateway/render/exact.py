@@ -19,6 +19,8 @@ class Plan:
 
     prompt_ids: array[int] | None
     """int32, the whole prompt. None: it is the engine's to render; pass the chat on."""
+    written: bytes | None
+    """``prompt_ids`` as a JSON array, where they extend a turn."""
     extends: ExactTurn | None
     """The turn whose ids ``prompt_ids`` starts with; None for a first turn or a branch."""
     drift: Drift | None
@@ -45,7 +47,13 @@ class ExactSession:
         self._tree = MessageTree() if tree is None else tree
         self._on_growth = on_growth
 
-    def plan(self, messages: Sequence[Message], options: Options, *, render: bool = True) -> Plan:
+    def find(self, messages: Sequence[Message], options: Options) -> Parent:
+        """Where a request stands in the session, for `plan`."""
+        return self._tree.find_parent(messages, options.tools, options.kwargs)
+
+    def plan(
+        self, messages: Sequence[Message], options: Options, *, render: bool = True, parent: Parent | None = None
+    ) -> Plan:
         """The prompt of a request: the exact ids so far and what its new messages add, or a full rendering.
 
         Changes nothing: a plan that is never recorded leaves no trace.
@@ -53,22 +61,23 @@ class ExactSession:
         Args:
             render: False leaves a full rendering to the engine: its ids are then those the engine reports, and
                 ``prompt_ids`` is None where nothing is extended.
+            parent: as `find` found it. With it, a plan changes nothing of the session and may be made in a thread.
         """
-        parent = self._tree.find_parent(messages, options.tools, options.kwargs)
+        parent = self.find(messages, options) if parent is None else parent
         drift: Drift | None = None
         if parent.turn is not None:
             history = messages[: parent.known - 1]
             added = self._bridge.extend(parent.turn, history, parent.new_messages, options)
             if not isinstance(added, Drift):
-                return Plan(parent.turn.ids() + added, parent.turn, None, parent, says_all=True)
+                return Plan(*parent.turn.prompt(added), parent.turn, None, parent, says_all=True)
             drift = added
         try:
             if render:
-                return Plan(self._template.prompt_ids(messages, options), None, drift, parent, says_all=True)
+                return Plan(self._template.prompt_ids(messages, options), None, None, drift, parent, says_all=True)
             engine_messages(messages, "string")
-            return Plan(None, None, drift, parent, says_all=True)
+            return Plan(None, None, None, drift, parent, says_all=True)
         except (Refused, BadRequest) as e:
-            return Plan(None, None, drift or Drift(DriftReason.REFUSED, e.detail), parent, says_all=False)
+            return Plan(None, None, None, drift or Drift(DriftReason.REFUSED, e.detail), parent, says_all=False)
 
     def record(
         self, plan: Plan, *, turn_id: str, prompt_ids: array[int], completion_ids: array[int], answer: Message
@@ -88,7 +97,8 @@ class ExactSession:
         """
         if not plan.says_all:
             return None
-        if plan.extends is not None and prompt_ids != plan.prompt_ids:
+        planned = plan.prompt_ids
+        if plan.extends is not None and prompt_ids is not planned and prompt_ids != planned:
             raise ContractViolation(f"turn {turn_id}: the engine was prompted with other ids than planned")
         start = 0 if plan.extends is None else plan.extends.end
         suffix = prompt_ids[start:] if start else prompt_ids

@@ -67,8 +67,9 @@ class Vocabulary:
         return cls(tokenizer, config, stops)
 
     def encode(self, text: str) -> array[int]:
-        """Ids of a rendered text: special tokens in it count as such, none is added (as vLLM encodes a chat)."""
-        return array(IDS, self._tokenizer.encode(text, add_special_tokens=False).ids)
+        """Ids of a rendered text: special tokens in it count as such, none is added (as vLLM encodes a chat). Other
+        threads run meanwhile: only the library's batches let them."""
+        return array(IDS, self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, special tokens included."""

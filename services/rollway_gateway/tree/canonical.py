@@ -9,10 +9,12 @@ and any field a provider added.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+
+import orjson
+import xxhash
 
 Message = Mapping[str, Any]
 _THINK, _END_THINK = "<think>", "</think>"
@@ -24,7 +26,17 @@ def digest(message: Message, calls: Sequence[Any] = ()) -> bytes:
     Args:
         calls: ids of the tool calls of the assistant message before it (`call_ids`), which tool results refer to.
     """
-    return hashlib.blake2b(_dump(canonical(message, calls)).encode(), digest_size=16).digest()
+    return named(canonical(message, calls))
+
+
+def named(value: Any) -> bytes:
+    """16 bytes that name a JSON value, whatever the order of its keys. Not cryptographic: a session that made two of
+    its own messages collide would mislead itself alone."""
+    try:
+        said = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # integers over 64 bits, lone surrogates, values that JSON does not have
+        said = json.dumps(value, sort_keys=True, separators=(",", ":"), default=repr).encode()
+    return xxhash.xxh3_128_digest(said)
 
 
 def call_ids(message: Message) -> list[Any]:
@@ -105,7 +117,3 @@ def _whole(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _whole(v) for k, v in value.items()}
     return [_whole(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=repr)

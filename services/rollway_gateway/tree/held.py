@@ -32,6 +32,11 @@ class Held:
         """A turn with routed experts."""
         self._turns.append(turn)
 
+    @property
+    def size(self) -> int:
+        """Bytes of whole prompts; rows and sampled ids are the session's turns' too."""
+        return sum(4 * len(turn.prompt_token_ids) for turn in self._turns)
+
     def ahead(self, prompt_ids: array[int], version: int) -> Ahead:
         """How much of a prompt is held. Never all of it: an engine asked to skip a whole prompt fails.
 

@@ -1,28 +1,38 @@
 """The conversation as a tree of messages, with the exact ids at every answer that was sampled here.
 
 One node a message. A request walks down from the root of its tools and template arguments: each message is compared
-with the last wording seen at the most recent child (equal bytes: no hashing), else looked up by its digest. So a turn
-hashes only messages that are new or newly worded, and ids are kept as suffixes of the turn they extend.
+with the last wording seen at the most recent child, else looked up by the digest of what it says. So a turn reads only
+messages that are new or newly worded, and ids are kept as suffixes of the turn they extend. No text is kept: a wording
+is known by a digest, too.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollway_gateway.tree.canonical import Message, call_ids, digest, reasoning_style
+import orjson
+import xxhash
+
+from rollway_gateway.tree.canonical import Message, call_ids, digest, named, reasoning_style
 from rollway_wire.problems import ContractViolation
 from rollway_wire.tokens import IDS
+
+SLICE = 8192
+"""Ids made into text at a time: one call that makes more of them holds up every other thread for milliseconds."""
+
+
+def written(ids: array[int]) -> bytes:
+    """Ids as a JSON array without its brackets."""
+    return b",".join(orjson.dumps(ids[at : at + SLICE].tolist())[1:-1] for at in range(0, len(ids), SLICE))
 
 
 class ExactTurn:
     """An answer sampled in this session: its ids, stored from where the turn it extends ends."""
 
-    __slots__ = ("answer", "completion_ids", "end", "extends", "prompt_suffix", "reasoning", "turn_id")
+    __slots__ = ("_written", "answer", "completion_ids", "end", "extends", "prompt_suffix", "reasoning", "turn_id")
 
     def __init__(
         self,
@@ -44,6 +54,34 @@ class ExactTurn:
         """How the answers in the ids carry reasoning, this one's or one's that it extends; empty where none does."""
         self.end: int = (0 if extends is None else extends.end) + len(prompt_suffix) + len(completion_ids)
         """Tokens from the start of the sequence to the end of this answer."""
+        self._written: bytes | None = None
+
+    @property
+    def unwritten(self) -> int:
+        """Ids that `prompt` has not made into text yet."""
+        count, turn = 0, self
+        while turn._written is None:
+            count += len(turn.prompt_suffix) + len(turn.completion_ids)
+            if turn.extends is None:
+                break
+            turn = turn.extends
+        return count
+
+    def prompt(self, added: array[int]) -> tuple[array[int], bytes]:
+        """`ids` and what follows them: int32, and the same as a JSON array. What a turn adds is made into text once,
+        when it is gone on from, and kept: making all of it again for each prompt would take longer than all else a turn
+        costs."""
+        ids = self.ids()
+        ids.extend(added)
+        parts = [b"]", written(added)]
+        turn: ExactTurn | None = self
+        while turn is not None:
+            if turn._written is None:
+                turn._written = b",".join(map(written, filter(None, (turn.prompt_suffix, turn.completion_ids))))
+            parts += (b",", turn._written)
+            turn = turn.extends
+        parts.append(b"[")
+        return ids, b"".join(reversed(parts))
 
     @property
     def first_prompt(self) -> int:
@@ -60,16 +98,20 @@ class ExactTurn:
         while turn is not None:
             parts += (turn.completion_ids, turn.prompt_suffix)
             turn = turn.extends
-        return array(IDS, b"".join(part.tobytes() for part in reversed(parts)))
+        out = array(IDS)
+        for part in reversed(parts):
+            out.extend(part)
+        return out
 
 
 class Node:
     """A message in its place. ``answers`` holds the turns that sampled it, if any did."""
 
-    __slots__ = ("answers", "children", "name", "number", "raw", "recent")
+    __slots__ = ("answers", "children", "name", "number", "recent", "wording")
 
-    def __init__(self, raw: Message | None, name: bytes = b"") -> None:
-        self.raw = raw
+    def __init__(self, wording: bytes | None, name: bytes = b"") -> None:
+        self.wording = wording
+        """Digest of the message as it was last written."""
         self.name = name
         """Of a root: the digest of its tools and template arguments."""
         self.number: int | None = None
@@ -125,8 +167,8 @@ class MessageTree:
     ) -> Parent:
         """The longest known prefix of a request's messages, under the same tools and template arguments.
 
-        Cost: comparing what is known, hashing what is not. Of several samplings of one answer in the same words, the
-        latest is gone on from.
+        Cost: a digest of the messages as they are written, 0.2 ms for 128,000 tokens of them. Of several samplings of
+        one answer in the same words, the latest is gone on from.
         """
         node = self._root(tools, kwargs)
         turn: ExactTurn | None = None
@@ -156,9 +198,9 @@ class MessageTree:
         under = self._number(node)
         digests = []
         for message in (*parent.unknown, answer):
-            named = digest(message, calls)
-            digests.append(named)
-            node = self._grown(node, named, message)
+            name = digest(message, calls)
+            digests.append(name)
+            node = self._grown(node, name, _wording(message))
             if message.get("role") == "assistant":
                 calls = call_ids(message)
         node.answers.append(turn)
@@ -178,17 +220,17 @@ class MessageTree:
             node = self._numbered[growth.under]
         else:
             raise ContractViolation(f"turn {turn.turn_id} goes on from message {growth.under}, which is not there")
-        for named in growth.digests:
-            node = self._grown(node, named, None)
+        for name in growth.digests:
+            node = self._grown(node, name, None)
         node.answers.append(turn)
 
-    def _grown(self, node: Node, named: bytes, message: Message | None) -> Node:
-        child = node.children.get(named)
+    def _grown(self, node: Node, name: bytes, wording: bytes | None) -> Node:
+        child = node.children.get(name)
         if child is None:
-            child = node.children[named] = Node(message)
+            child = node.children[name] = Node(wording)
             self._number(child)
-        if message is not None:
-            child.raw = message
+        if wording is not None:
+            child.wording = wording
             node.recent = child
         return child
 
@@ -202,8 +244,7 @@ class MessageTree:
         asked = (tools or [], kwargs or {})
         if self._recent is not None and self._recent[0] == asked:
             return self._recent[1]
-        text = json.dumps(asked, sort_keys=True, separators=(",", ":"), default=repr)
-        name = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        name = named(asked)
         node = self._roots.setdefault(name, Node(None, name))
         self._recent = (asked, node)
         return node
@@ -211,11 +252,20 @@ class MessageTree:
 
 def _child(node: Node, message: Message, calls: Sequence[Any]) -> Node | None:
     """The child that says what ``message`` says; its wording is remembered, so that the next look is a comparison."""
+    wording = _wording(message)
     recent = node.recent
-    if recent is not None and recent.raw == message:
+    if recent is not None and wording is not None and recent.wording == wording:
         return recent
     child = node.children.get(digest(message, calls)) if node.children else None
     if child is not None:
-        child.raw = message
+        child.wording = wording
         node.recent = child
     return child
+
+
+def _wording(message: Message) -> bytes | None:
+    """16 bytes that name a message as it is written; None: it cannot be told but by what it says."""
+    try:
+        return xxhash.xxh3_128_digest(orjson.dumps(message))
+    except TypeError:
+        return None

@@ -10,6 +10,10 @@ from typing import Any, Protocol
 import orjson
 
 
+OBJECT_BYTES = 768
+"""About what a response costs besides what it adds."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeptResponse:
     previous: str | None
@@ -47,6 +51,11 @@ class KeptResponses:
             self._drop(next(iter(self._kept)))
         if self.on_keep is not None:
             self.on_keep(response_id, kept)
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about."""
+        return self._size + OBJECT_BYTES * len(self._kept)
 
     def clear(self) -> None:
         self._kept.clear()

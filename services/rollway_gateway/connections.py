@@ -1,0 +1,403 @@
+"""HTTP/1.1 connections to workers for model calls: what reading an answer costs is most of what a call costs.
+
+llhttp parses, and a read from the socket wakes the call that waits once, with no timer and no buffer between. TLS,
+name resolution and sockets are the event loop's. Other requests to workers, which are few, go by aiohttp.
+
+    post ──► pool ──► head ──► piece ──► whole ──► pool          kept alive
+              └─ connect        └─ left early ──► closed          the engine aborts the generation
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+
+HEAD_BYTES = 64 * 1024
+"""Of an answer's head, and of its trailers."""
+HIGH_WATER = 1 << 20
+"""Bytes of an answer that nobody has read yet; the socket is not read on top of them."""
+
+Origin = tuple[bool, str, int]
+"""TLS, host, port."""
+
+
+class AnswerBroken(ConnectionError):
+    """The connection ended in the middle of an answer, or what came on it is no HTTP."""
+
+
+class CannotConnect(ConnectionError):
+    """No connection could be made."""
+
+
+class Silence(TimeoutError):
+    """No byte came for the allowed time."""
+
+
+@lru_cache(maxsize=1024)
+def _target(url: str) -> tuple[Origin, bytes]:
+    """Origin and the request's head up to its own headers."""
+    parts = urlsplit(url)
+    tls = parts.scheme == "https"
+    host = parts.hostname or ""
+    origin = (tls, host, parts.port or (443 if tls else 80))
+    path = parts.path or "/"
+    query = f"?{parts.query}" if parts.query else ""
+    head = f"POST {path}{query} HTTP/1.1\r\nhost: {parts.netloc}\r\naccept: */*\r\naccept-encoding: identity\r\n"
+    return origin, head.encode("ascii")
+
+
+class Answer:
+    """One answer as it comes. Made by `Connections.post`.
+
+    Raises, from `read` and `piece`:
+        AnswerBroken: see there.
+        Silence: see there.
+    """
+
+    __slots__ = ("_connection", "headers", "status")
+
+    def __init__(self, connection: _Connection, status: int, headers: dict[str, str]) -> None:
+        self._connection = connection
+        self.status = status
+        self.headers = headers
+        """By lower-case name; the last of several."""
+
+    @property
+    def content_type(self) -> str:
+        """Without parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    async def read(self) -> bytes:
+        """The rest of the body."""
+        connection = self._connection
+        connection.await_whole()
+        while not connection.whole:
+            if connection.problem is not None:
+                raise connection.problem
+            await connection.grown()
+        return connection.take()
+
+    def close(self) -> None:
+        """Read no more of it."""
+        self._connection.close()
+
+    async def piece(self) -> bytes:
+        """What came of the body since: as much as one read from the socket brought, or several; empty at the end."""
+        connection = self._connection
+        while not connection.arrived:
+            if connection.problem is not None:
+                raise connection.problem
+            if connection.whole:
+                return b""
+            await connection.grown()
+        return connection.take()
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, an answer at a time."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, inactivity_s: float, drop: Callable[[_Connection], None]
+    ) -> None:
+        self._loop, self._inactivity_s, self._drop = loop, inactivity_s, drop
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_at = 0.0
+        self._busy = False
+        self.problem: Exception | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.arrived: list[bytes] = []
+        self._unread = self._head_bytes = self.status = 0
+        self.headers: dict[str, str] = {}
+        self._stays = False
+        self.headed = self.whole = self._paused = self._framed = self._awaits_whole = False
+
+    # -- used by `Connections`
+
+    @property
+    def usable(self) -> bool:
+        """It stands."""
+        return self.problem is None and self._transport is not None and not self._transport.is_closing()
+
+    def ask(self, head: bytes, body: bytes) -> None:
+        """Send a request; its answer is read from then on."""
+        assert self._transport is not None
+        self._begin()
+        self._busy = True
+        self._last_at = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._inactivity_s, self._check)
+        self._transport.writelines((head, body))
+
+    async def head(self) -> Answer:
+        while not self.headed:
+            if self.problem is not None:
+                raise self.problem
+            await self.grown()
+        return Answer(self, self.status, self.headers)
+
+    def rest(self) -> bool:
+        """The answer is done with. Whether another may follow on this connection."""
+        self._busy = False
+        if self.whole and not self.arrived and self.usable and self._stays:
+            return True
+        self.close()
+        return False
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- used by `Answer`
+
+    def await_whole(self) -> None:
+        """Wake for the end alone."""
+        self._awaits_whole = True
+        self._resume()
+
+    def take(self) -> bytes:
+        arrived, self.arrived, self._unread = self.arrived, [], 0
+        if self._paused:
+            self._resume()
+        return arrived[0] if len(arrived) == 1 else b"".join(arrived)
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    async def grown(self) -> None:
+        """Until there is more, or no more."""
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, problem: Exception) -> None:
+        if self.problem is None:
+            self.problem = problem
+        self.close()
+        self._wake()
+
+    def _check(self) -> None:
+        self._timer = None
+        if not self._busy:
+            return
+        if self._paused:  # the worker waits for us
+            self._last_at = self._loop.time()
+        left = self._last_at + self._inactivity_s - self._loop.time()
+        if left <= 0:
+            self._fail(Silence(f"no byte for {self._inactivity_s:g} s"))
+        else:
+            self._timer = self._loop.call_later(left, self._check)
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._busy:  # of a request that is over: nobody asked for this
+            self._fail(AnswerBroken("bytes that belong to no answer"))
+            return
+        self._last_at = self._loop.time()
+        if not self.headed:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as e:
+            self._fail(AnswerBroken(str(e.__context__ or e)))
+            return
+        except httptools.HttpParserError as e:
+            self._fail(AnswerBroken(f"no HTTP: {e}"))
+            return
+        if not self.headed and self._head_bytes > HEAD_BYTES:
+            self._fail(AnswerBroken(f"a head of over {HEAD_BYTES} bytes"))
+            return
+        if self._awaits_whole:
+            if not self.whole:
+                return
+        elif self._unread > HIGH_WATER and not self._paused and not self.whole:
+            self._paused = True
+            assert self._transport is not None
+            self._transport.pause_reading()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def eof_received(self) -> None:
+        if self.headed and not self.whole and not self._framed:
+            self.whole = True  # a body without a length ends with its connection
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.problem is None:
+            said = f": {exc}" if exc is not None else ""
+            where = "in the middle of its answer" if self.headed else "before its answer"
+            self.problem = AnswerBroken(f"the connection was closed {where}{said}")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._drop(self)
+        self._wake()
+
+    # -- httptools
+
+    def on_message_begin(self) -> None:
+        if self.whole:
+            raise ValueError("a second answer to one request")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.headed:
+            return  # a trailer
+        lower = name.decode("latin-1").lower()
+        if lower == "content-length" or lower == "transfer-encoding":
+            self._framed = True
+        self.headers[lower] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status < 200:
+            self.headers = {}
+            return
+        if self.headers.get("content-encoding", "identity") not in ("", "identity"):
+            raise ValueError("an encoded answer, though identity was asked for")
+        self.headed = True
+
+    def on_body(self, body: bytes) -> None:
+        self.arrived.append(body)
+        self._unread += len(body)
+
+    def on_message_complete(self) -> None:
+        if self.headed:
+            self.whole = True
+            self._stays = self._parser.should_keep_alive()
+
+
+class Connections:
+    """The connections of one process, kept alive between calls. No limit on their number: calls in flight are the
+    limit. Redirects are answers like others, and the machine's proxy settings are not read."""
+
+    def __init__(
+        self, *, connect_s: float, inactivity_s: float, keepalive_s: float,
+        resolve: Callable[[str], Awaitable[list[str]]],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            connect_s: for name resolution, connection and TLS together.
+            inactivity_s: between two reads of an answer, and before its first.
+            keepalive_s: of a connection that nothing uses.
+            resolve: the addresses that a host's name stands for; OSError where none may be used.
+        """
+        self._connect_s, self._inactivity_s, self._keepalive_s = connect_s, inactivity_s, keepalive_s
+        self._resolve = resolve
+        self._idle: dict[Origin, deque[tuple[_Connection, float]]] = {}
+        self._open: set[_Connection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._tls: ssl.SSLContext | None = None
+
+    @asynccontextmanager
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
+        """POST; leaving before the answer's end closes the connection.
+
+        Raises:
+            CannotConnect: also when it takes too long.
+            AnswerBroken, Silence: also from what reads the answer.
+            ValueError: a header that would end its line.
+        """
+        origin, start = _target(url)
+        lines = [start]
+        for name, value in headers.items():
+            if "\r" in value or "\n" in value:
+                raise ValueError(f"header {name} holds a line break")
+            lines.append(f"{name}: {value}\r\n".encode("latin-1"))
+        lines.append(b"content-length: %d\r\n\r\n" % len(body))
+        connection = self._kept(origin) or await self._connected(origin)
+        whole = False
+        try:
+            connection.ask(b"".join(lines), body)
+            yield await connection.head()
+            whole = True
+        finally:
+            if not whole:
+                connection.close()
+            elif connection.rest():
+                self._keep(origin, connection)
+
+    def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in list(self._open):
+            connection.close()
+
+    def _kept(self, origin: Origin) -> _Connection | None:
+        idle = self._idle.get(origin)
+        while idle:
+            connection, until = idle.pop()  # the last used: the others may grow old
+            if connection.usable and until > asyncio.get_running_loop().time():
+                return connection
+            connection.close()
+        return None
+
+    def _keep(self, origin: Origin, connection: _Connection) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle.setdefault(origin, deque()).append((connection, loop.time() + self._keepalive_s))
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._keepalive_s, self._close_old)
+
+    def _close_old(self) -> None:
+        self._sweep = None
+        loop = asyncio.get_running_loop()
+        for origin, idle in list(self._idle.items()):
+            while idle and (idle[0][1] <= loop.time() or not idle[0][0].usable):
+                idle.popleft()[0].close()
+            if not idle:
+                del self._idle[origin]
+        if self._idle:
+            self._sweep = loop.call_later(self._keepalive_s, self._close_old)
+
+    async def _connected(self, origin: Origin) -> _Connection:
+        tls, host, port = origin
+        try:
+            async with asyncio.timeout(self._connect_s):
+                problem: OSError | None = None
+                for address in await self._resolve(host):
+                    try:
+                        return await self._connect(address, port, host if tls else None)
+                    except OSError as e:  # ssl.SSLError is one
+                        problem = e
+        except TimeoutError:
+            raise CannotConnect(f"{host}:{port} took over {self._connect_s:g} s") from None
+        except OSError as e:
+            problem = e
+        raise CannotConnect(f"{host}:{port}: {problem}") from problem
+
+    async def _connect(self, address: str, port: int, server_name: str | None) -> _Connection:
+        loop = asyncio.get_running_loop()
+        if server_name is not None and self._tls is None:
+            self._tls = ssl.create_default_context()
+        _, connection = await loop.create_connection(
+            lambda: _Connection(loop, self._inactivity_s, self._open.discard), address, port,
+            ssl=self._tls if server_name is not None else None, server_hostname=server_name,
+        )  # fmt: skip
+        self._open.add(connection)
+        return connection
