@@ -161,3 +161,12 @@ def test_tokens_without_text_count_only_where_vllm_counts_them() -> None:
         counted.add([OPEN, 10])
         counted.add([11], shown=False)
         assert counted.tokens == tokens
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 256, 65536, 2**24, 2**31 - 1]), max_size=12))
+def test_a_stream_begins_behind_the_reasoning_where_the_prompts_last_mark_closes_it(ids: list[int]) -> None:
+    """Ids are found in the prompt's bytes, where one may seem to stand across two others."""
+    for opens, closes in itertools.permutations([0, 1, 256, 65536, 2**24], 2):
+        last = next((i for i in reversed(ids) if i in (opens, closes)), None)
+        marks = Marks("deepseek_r1", opens, closes, None, None, {})
+        assert marks.over(array(IDS, ids)) is (last == closes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import json
 from array import array
 
 import pytest
@@ -122,3 +124,30 @@ def test_each_turn_hashes_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> N
         add(tree, list(asked), said, f"t{i}")
         asked += [answer(f"answer {i}"), user(f"question {i}")]
     assert counted <= 200 * 4
+
+
+def test_a_prompt_of_ids_is_the_turns_before_and_what_follows_as_ids_and_as_text() -> None:
+    first = ExactTurn("t0", None, array("i", range(20_000)), ids(3), answer("b"))
+    second = ExactTurn("t1", first, ids(4), ids(5, 6), answer("d"))
+    assert (first.unwritten, second.unwritten) == (20_001, 20_004)
+    for added in (ids(7, 8), ids(9)):
+        found, text = second.prompt(added)
+        assert found == second.ids() + added == array("i", json.loads(text))
+        assert text == json.dumps(found.tolist(), separators=(",", ":")).encode()
+    third = ExactTurn("t2", second, ids(10), ids(), answer("f"))
+    assert (second.unwritten, third.unwritten) == (0, 1)
+    assert json.loads(third.prompt(ids(1))[1]) == [*range(20_000), 3, 4, 5, 6, 10, 1]
+
+
+def test_no_text_of_a_conversation_is_kept() -> None:
+    tree = MessageTree()
+    turn = add(tree, [user("a" * 100_000)], answer("b"), "t0")
+    assert tree.find_parent([user("a" * 100_000), answer("b"), user("c")]).turn is turn
+    held, seen = [tree], set()
+    while held:
+        value = held.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        assert not isinstance(value, str | bytes) or len(value) < 1000
+        held += gc.get_referents(value) if not isinstance(value, type) else []
