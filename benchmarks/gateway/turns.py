@@ -60,8 +60,8 @@ class Growth:
 
 
 async def turns(bench: Bench, size: Size) -> Numbers:
-    """CPU of a turn with 256 sampled and 1,024 new tokens in sessions that grow by such turns, 4 in flight; and what the
-    bodies alone take to read and write."""
+    """CPU of a turn with 256 sampled and 1,024 new tokens in sessions that grow by such turns, 4 in flight; and what
+    the bodies alone take to read and write."""
     found: Numbers = {}
     await bench.script(Script())
     grown = Growth(bench, await bench.sessions(size.turn_sessions))
@@ -109,8 +109,8 @@ def _pieces(body: bytes) -> list[bytes]:
 
 
 def growth(ours: Numbers, floor: Numbers) -> float | None:
-    """How much more a turn costs in the longest context than in the shortest, apart from its bodies: less what the floor
-    takes to pass on as many bytes, and less what they take to read and write. None: one of the two lacks a number."""
+    """How much more a turn costs in the longest context than in the shortest, apart from its bodies: less what the
+    floor takes to pass on as many bytes, and less what they take to read and write. None: one lacks a number."""
     names = [n for n in ours if n.startswith("turns_") and n.endswith("_cpu_ms_per_call")]
     if len(names) < 2:
         return None

@@ -16,13 +16,14 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Awaitable
 
-import aiohttp
 import structlog
 from starlette.types import Message, Receive, Send
 
 from rollway_gateway.attempts import Attempts
 from rollway_gateway.capture.ask import Ask
+from rollway_gateway.connections import Connections
 from rollway_gateway.delivery import client_left
 from rollway_gateway.engine_answer import EngineAnswer
 from rollway_gateway.exact.asking import Asking
@@ -47,7 +48,7 @@ class ModelCall:
     """See the module. Made for one request, run once, in the task that serves it."""
 
     def __init__(
-        self, *, session: Session, pool: Pool, store: SessionStore, client: aiohttp.ClientSession, ask: Ask,
+        self, *, session: Session, pool: Pool, store: SessionStore, client: Connections, ask: Ask,
         raw: bytes, headers: dict[str, str], settings: GatewaySettings, started_at: float, says_retry: bool = False,
     ) -> None:  # fmt: skip
         """
@@ -170,7 +171,7 @@ class ModelCall:
             return
         await send_error(self.send, error)
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         """To the agent; what comes after the record waits until that is written.
 
         Raises:
@@ -178,11 +179,14 @@ class ModelCall:
         """
         assert self._kept is not None
         if self._record is None or not self._record.answered or self._is_kept or self._store.journal is None:
-            await self._kept.send(message)
-            return
+            return self._kept.send(message)  # every event comes this way: no coroutine of its own
+        return self._send_after_record(message)
+
+    async def _send_after_record(self, message: Message) -> None:
         self._held.append(message)
         if message["type"] == "http.response.start" or message.get("more_body", False):
             return
+        assert self._record is not None and self._kept is not None and self._store.journal is not None
         await self._write_down(self._record, self._kept, self._store.journal)
         held, self._held = self._held, []
         for waiting in held:

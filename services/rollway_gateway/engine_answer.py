@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Any, Literal, Protocol
 
-import aiohttp
 import orjson
 from starlette.types import Message
 
@@ -24,9 +24,11 @@ from rollway_gateway.capture.answer import UNKNOWN_FORM, strip_answer, take_answ
 from rollway_gateway.capture.answers import Answers
 from rollway_gateway.capture.ask import Ask
 from rollway_gateway.capture.evidence import Evidence
+from rollway_gateway.capture.logprobs import cut_logprobs
 from rollway_gateway.capture.message import StreamedMessage
 from rollway_gateway.capture.sse import EventTooLarge, SseBlocks, data_of
 from rollway_gateway.capture.stream import StreamFilter
+from rollway_gateway.connections import Answer
 from rollway_gateway.exact.as_stream import as_stream
 from rollway_gateway.exact.asking import Unsaid
 from rollway_gateway.exact.lane import Lane, Way
@@ -42,7 +44,7 @@ UNCAPTURED = "a completion that echoes a prompt of token ids cannot be captured 
 class Taker(Protocol):
     """What an answer needs of its call."""
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         """To the agent."""
 
     def settle(self, problem: str | None, *, sampled: bool, answer: bytes | None = None) -> None:
@@ -104,7 +106,7 @@ class EngineAnswer:
         self.evidence.fail(problem)
         return kept
 
-    async def take(self, worker: Worker, way: Way, response: aiohttp.ClientResponse, lane: Lane) -> Outcome:
+    async def take(self, worker: Worker, way: Way, response: Answer, lane: Lane) -> Outcome:
         """Read what the engine answers on one way. refused: it would not take prompt ids, so the call goes as a chat.
 
         Raises:
@@ -125,9 +127,9 @@ class EngineAnswer:
             return await self._pass_on(response)
         if response.content_type == "text/event-stream":
             return await self._stream(worker, way, response)
-        return await self._whole(worker, way, response)
+        return await self._whole(worker, way, response, cuts=self._ask.shows_text_alone and not lane.goes_on)
 
-    async def _pass_on(self, response: aiohttp.ClientResponse) -> Outcome:
+    async def _pass_on(self, response: Answer) -> Outcome:
         """The engine refused: its answer goes to the agent unchanged, and nothing was sampled."""
         await self._refuse(response.status, headers_back(response), await response.read())
         return "answered"
@@ -149,11 +151,15 @@ class EngineAnswer:
         assert self._events is not None
         await self._show(headers, self._events, self._events.end_with_error())
 
-    async def _whole(self, worker: Worker, way: Way, response: aiohttp.ClientResponse) -> Outcome:
+    async def _whole(self, worker: Worker, way: Way, response: Answer, *, cuts: bool) -> Outcome:
+        """``cuts``: nobody but the evidence needs the log-probs."""
         body = await response.read()
         self.first_at = time.time()
         if way.prompt is not None:
             body = await way.prompt.cut(body)
+        logprobs = None
+        if cuts and way.read is None and (found := cut_logprobs(body)) is not None:
+            body, logprobs = found
         try:
             payload = orjson.loads(body)
             if not isinstance(payload, dict):
@@ -171,7 +177,7 @@ class EngineAnswer:
         except (*UNKNOWN_FORM, Unsaid) as e:  # orjson.JSONDecodeError is a ValueError
             self._call.settle(f"the engine's answer is not readable: {type(e).__name__}: {e}", sampled=True)
             raise AgentError(502, "the worker's answer is not readable") from e
-        take_answer(payload, self._ask, self.evidence)
+        take_answer(payload, self._ask, self.evidence, logprobs)
         if self.evidence.aborted:
             self._cut = payload
             return "cut"
@@ -181,9 +187,7 @@ class EngineAnswer:
         await send_whole(self._call.send, 200, headers_back(response), shown)
         return "answered"
 
-    async def _told_as_stream(
-        self, worker: Worker, response: aiohttp.ClientResponse, payload: dict[str, Any]
-    ) -> Outcome:
+    async def _told_as_stream(self, worker: Worker, response: Answer, payload: dict[str, Any]) -> Outcome:
         """An answer that only comes whole, for an agent that asked for a stream."""
         self._message = StreamedMessage() if self._keeps_message else None
         events = StreamFilter(self._ask, self.evidence, worker.fingerprint, answers=self.answers)
@@ -194,7 +198,7 @@ class EngineAnswer:
         await self._show(headers_back(response, STREAMS), events, shown)
         return "answered"
 
-    async def _stream(self, worker: Worker, way: Way, response: aiohttp.ClientResponse) -> Outcome:
+    async def _stream(self, worker: Worker, way: Way, response: Answer) -> Outcome:
         """Events go on as they come. The end waits for the record: what the agent has in full is never lost."""
         events, headers = self._events, headers_back(response)
         if events is None:
@@ -206,7 +210,7 @@ class EngineAnswer:
         elif way.as_chat is not None and (rest := events.go_on(way.as_chat)):
             await self._show(headers, events, rest)
         blocks = SseBlocks()
-        async for data in response.content.iter_any():
+        while data := await response.piece():
             worker.bytes_at = time.monotonic()
             try:
                 found = blocks.feed(data)
@@ -219,7 +223,11 @@ class EngineAnswer:
                 self.first_at = time.time()
             if events.error is not None and error_status(events.error) < 500:
                 shown += events.end_with_error()  # the request's own fault, found out late
-            await self._show(headers, events, shown)
+            if self.delivered and not events.done and self._message is None:
+                if shown:
+                    await self._call.send({"type": "http.response.body", "body": shown, "more_body": True})
+            else:
+                await self._show(headers, events, shown)
             if events.error is not None:
                 raise WorkerFailed("it ended the stream with an error", status=200, headers=headers, body=events.error)
             if self.evidence.aborted:
@@ -292,10 +300,10 @@ def error_status(event: bytes) -> int:
     return code if isinstance(code, int) and 400 <= code < 600 else 500
 
 
-async def _read_out(response: aiohttp.ClientResponse) -> None:
+async def _read_out(response: Answer) -> None:
     """Read to the end of the message, which follows [DONE] at once: only then can the connection serve another call."""
     try:
         async with asyncio.timeout(1):
-            await response.content.read()
-    except (TimeoutError, aiohttp.ClientError):
+            await response.read()
+    except (TimeoutError, ConnectionError):
         response.close()

@@ -1,8 +1,8 @@
 """A prompt's ids in an engine's answer, taken out of its bytes before they are parsed as JSON.
 
 They are most of an answer to a long prompt, and parsed as a whole they are as many objects, made in one go of 15 ms for
-128,000 of them. Where they are the ids that were sent, which is what they should be, the bytes are compared and no object
-is made; elsewhere they are read in slices, with time for other calls in between.
+128,000 of them. Where they are the ids that were sent, which is what they should be, the bytes are compared and no
+object is made; elsewhere they are read in slices, with time for other calls in between.
 """
 
 from __future__ import annotations

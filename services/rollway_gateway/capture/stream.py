@@ -20,6 +20,7 @@ from rollway_gateway.capture.ask import Ask
 from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.capture.prompt_ids import PromptIds
 from rollway_gateway.capture.sse import DONE, data_of
+from rollway_gateway.capture.usual_event import UsualEvent
 
 
 class Fingerprint:
@@ -60,6 +61,7 @@ class StreamFilter:
         "_held",
         "_prompt",
         "_translator",
+        "_usual",
         "done",
         "error",
         "head",
@@ -76,6 +78,7 @@ class StreamFilter:
         """
         self._translator, self._answers, self._prompt = translator, answers, prompt
         self._ask = ask
+        self._usual = UsualEvent() if translator is None and ask.kind == "chat" and ask.shows_text_alone else None
         self._evidence = evidence
         self._fingerprint = fingerprint
         self._forced_usage = False
@@ -93,7 +96,7 @@ class StreamFilter:
 
     def go_on(self, translator: Translator) -> bytes:
         """Another stream goes on with the answer that was cut; what the agent gets for the cut chunk."""
-        self._translator = translator
+        self._translator, self._usual = translator, None
         cut, self._cut = self._cut, None
         if cut is None:
             return b""
@@ -114,6 +117,8 @@ class StreamFilter:
 
     def block(self, block: bytes) -> bytes:
         """What the agent gets for one block; may be empty, and stops at an abort (`Evidence.aborted`)."""
+        if self._usual is not None and (usual := self._usual.read(block)) is not None:
+            return self._take_usual(*usual)
         data = data_of(block)
         if data is None or not self._ask.captured:
             self.done |= data == DONE
@@ -129,6 +134,8 @@ class StreamFilter:
         if not isinstance(payload, dict) or "error" in payload:
             self.error = block
             return b""
+        if self._usual is not None:
+            self._usual.learn(block)
         if self._prompt is not None:
             self._prompt.put_back(payload)
         try:
@@ -138,6 +145,12 @@ class StreamFilter:
         except UNKNOWN_FORM as e:
             self._evidence.fail(f"an event of the stream has an unknown form: {type(e).__name__}: {e}")
             return block + b"\n\n"
+
+    def _take_usual(self, name: str, text: bytes, logprob: float, token: int, shown: bytes) -> bytes:
+        if self._answers is not None:
+            self._answers.take_delta({"index": 0, "delta": {name: orjson.loads(text)}})
+        self._evidence.choice(0).take([token], [logprob])
+        return shown
 
     def end_with_error(self) -> bytes:
         """The error is the answer's end."""

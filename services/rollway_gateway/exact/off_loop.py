@@ -10,11 +10,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _RENDERER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
-"""One thread: a template renders under the interpreter's lock, and with several such threads the loop waits for its turn
-behind all of them. Tokenising, most of the work, holds no lock; a gateway with more cores to use has more processes."""
+"""One thread: a template renders under the interpreter's lock, and with several such threads the loop waits for its
+turn behind all of them. Tokenising, most of the work, holds no lock; a gateway with more cores has more processes."""
 
 
 async def off_loop(work: Callable[[], T]) -> T:
-    """What ``work`` returns, or raises, done in the thread that renders, first come, first served. Cancelled, it is done
-    all the same, and its result dropped."""
+    """What ``work`` returns, or raises, done in the thread that renders, first come, first served. Cancelled, it is
+    done all the same, and its result dropped."""
     return await asyncio.get_running_loop().run_in_executor(_RENDERER, work)
