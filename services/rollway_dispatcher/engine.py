@@ -39,6 +39,8 @@ log = structlog.get_logger()
 DISK_RETRY_S = 1.0
 PURGE_EVERY_S = 3600.0
 IDLE_S = 60.0
+LAUNCHED_AT_ONCE = 8
+"""Effects begun in one turn of the loop: the first part of each is a millisecond of work, and agents wait beside it."""
 
 
 class Engine:
@@ -134,8 +136,10 @@ class Engine:
                 if step.writes:
                     step = await self._write(step, launcher)
                     self._announce(step)
-                for effect in step.effects:
+                for n, effect in enumerate(step.effects, 1):
                     launcher.launch(effect)
+                    if n % LAUNCHED_AT_ONCE == 0:
+                        await asyncio.sleep(0)
                 # Behind the first turn of each task just made.
                 asyncio.get_running_loop().call_soon(self._note_lag, self._told_at)
                 self._forget_finished()
