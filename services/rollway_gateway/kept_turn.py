@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -141,6 +140,9 @@ def _extended(prompt: array[int], recent: Sequence[KeptTurn]) -> tuple[KeptTurn 
     return best, prompt if best is None else prompt[best.end :]
 
 
-def newest() -> deque[KeptTurn]:
-    """Where a session's newest turns are kept, for `kept`."""
-    return deque(maxlen=RECENT)
+class Newest(list[KeptTurn]):
+    """A session's newest turns, for `kept`. A list: an empty deque holds room for 64, and there are many sessions."""
+
+    def extend(self, turns: Iterable[KeptTurn]) -> None:
+        super().extend(turns)
+        del self[:-RECENT]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from rollway_gateway.dialects.responses.kept import KeptResponses
 from rollway_gateway.exact.budget import Budget
 from rollway_gateway.exact.fidelity import Fidelity
 from rollway_gateway.journal.entries import Entry
-from rollway_gateway.kept_turn import KeptTurn, newest
+from rollway_gateway.kept_turn import KeptTurn, Newest
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.originals import Originals
 from rollway_gateway.record import CallRecord
@@ -69,7 +68,7 @@ class Session:
     fidelity: Fidelity = field(default_factory=Fidelity)
     routing: Routing = field(default_factory=Routing)
     records: list[CallRecord] = field(default_factory=list)
-    newest: deque[KeptTurn] = field(default_factory=newest)
+    newest: Newest = field(default_factory=Newest)
     lost_calls: list[str] = field(default_factory=list)
     """In flight when a process ended: what was sampled for them, if anything, is not known."""
     spoiled: str | None = None

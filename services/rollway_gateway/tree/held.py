@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from typing import NamedTuple
 
 from rollway_wire.tokens import Turn
@@ -26,11 +25,12 @@ class Held:
     """Of one session. Rows count as held under one policy version: another routes the same tokens otherwise."""
 
     def __init__(self) -> None:
-        self._turns: deque[Turn] = deque(maxlen=RECENT)
+        self._turns: list[Turn] = []  # an empty deque has room for 64, and most sessions have none
 
     def add(self, turn: Turn) -> None:
         """A turn with routed experts."""
         self._turns.append(turn)
+        del self._turns[:-RECENT]
 
     @property
     def size(self) -> int:
