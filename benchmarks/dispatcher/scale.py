@@ -1,8 +1,9 @@
 """``python -m benchmarks.dispatcher.scale``: N concurrent rollouts of a sleeping agent in one dispatcher process.
 
-A sweep over N. Per run: how long after an agent was done its result was noticed and published, what the dispatcher's
-loop made /health wait meanwhile, CPU and memory per rollout, S3 requests per rollout, and whether every result came
-once. The S3 server (moto) and the stand-in for the containers run beside it, the dispatcher on a core of its own.
+A sweep over N. Per run: scheduling lag, how long after an agent began to save its result that was noticed and
+published, what the dispatcher's loop made /health wait meanwhile, CPU and memory per rollout, S3 requests per rollout,
+and whether every result came once. Stand-ins for S3 (`load_s3`) and for the containers (`sleepers`) run beside it with
+this process, on the other core; how busy that core is says how far the numbers are the dispatcher's own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +29,18 @@ import uvloop
 from benchmarks.gateway import baseline, machine
 from benchmarks.gateway.process import Process
 from benchmarks.gateway.table import markdown
+from rollway_dispatcher.lag import WINDOW_S
 
 BUCKET = "results"
 COLUMNS = {
-    "n": "rollouts at once", "results": "results, each once", "notice_p50_ms": "noticed after, ms, median",
-    "notice_p99_ms": "p99", "publish_p99_ms": "published after noticing, ms, p99", "health_p99_ms": "/health, ms, p99",
-    "cpu_ms": "CPU ms a rollout", "kib": "KiB a rollout", "s3": "S3 requests a rollout, agents' own put included",
+    "n": "rollouts at once", "pushes": "agents report", "results": "results, each once",
+    "lag_p99_ms": "scheduling lag, ms, p99 of the worst 10 s",
+    "notice_p50_ms": "noticed after, ms, median", "notice_p99_ms": "p99",
+    "publish_p99_ms": "published after noticing, ms, p99", "health_p99_ms": "/health, ms, p99",
+    "cpu_ms": "CPU ms a rollout", "kib": "KiB a rollout, all running", "kib_peak": "KiB a rollout, at most",
+    "s3": "S3 requests a rollout, agents' own put included", "beside": "other core busy",
 }  # fmt: skip
+HEARTBEAT_S = 5.0
 
 
 def free_port() -> int:
@@ -66,8 +74,7 @@ async def until_up(http: aiohttp.ClientSession, url: str) -> None:
 class Scene:
     """The three processes of one run."""
 
-    def __init__(self, folder: Path, heartbeat_s: float) -> None:
-        cores = machine.cores()
+    def __init__(self, folder: Path, cores: machine.Cores) -> None:
         self._ports = {name: free_port() for name in ("s3", "sleepers", "dispatcher")}
         s3 = f"http://127.0.0.1:{self._ports['s3']}"
         aws = {
@@ -78,7 +85,7 @@ class Scene:
         settings = {
             "PORT": str(self._ports["dispatcher"]), "S3_ENDPOINT_URL": s3, "S3_BUCKET": BUCKET, "REGION": "us-east-1",
             "STATE_PATH": str(folder / "state.sqlite3"), "MAX_CONCURRENT": "100000",
-            "HEARTBEAT_INTERVAL_S": str(heartbeat_s), "HEARTBEAT_WINDOW_S": str(heartbeat_s * 6),
+            "HEARTBEAT_INTERVAL_S": str(HEARTBEAT_S),
         }  # fmt: skip
         os.environ.pop("AWS_PROFILE", None)
         root = str(Path(__file__).parents[2])
@@ -88,7 +95,7 @@ class Scene:
             log = folder / f"{name}.log"
             return Process([*python, module, *arguments], core=core, log=log, environment=env, cwd=Path(root))
 
-        self.s3 = run("s3", "benchmarks.dispatcher.counting_s3", cores.client, aws, str(self._ports["s3"]))
+        self.s3 = run("s3", "benchmarks.dispatcher.load_s3", cores.client, aws, str(self._ports["s3"]))
         self.sleepers = run(
             "sleepers", "benchmarks.dispatcher.sleepers", cores.client, aws, str(self._ports["sleepers"])
         )
@@ -105,34 +112,49 @@ class Scene:
             answer.raise_for_status()
         await until_up(http, self.url("dispatcher") + "/health")
 
+    def beside_s(self) -> float:
+        """CPU seconds of what is not the dispatcher, this process too."""
+        return self.s3.cpu_s() + self.sleepers.cpu_s() + time.process_time()
+
     def stop(self) -> None:
         for process in (self.dispatcher, self.sleepers, self.s3):
             process.stop()
 
 
 def request(scene: Scene, n: int, sleep_s: float, *, pushes: bool) -> dict[str, Any]:
-    """Groups of eight; the agents end evenly over the last third of the time."""
+    """Groups of eight; the agents end evenly over the second half of the time."""
     groups = []
     for i in range(-(-n // 8)):
         size = min(8, n - 8 * i)
-        spread = sleep_s * (0.67 + 0.33 * (i * 8 / n))
+        spread = sleep_s * (0.5 + 0.5 * (i * 8 / n))
         groups.append({"group_id": f"g{i}", "n": size, "payload": {"sleep_s": spread, "pushes": pushes}})
     runtime = {"kind": "http", "urls": [scene.url("sleepers")], "sessions_per_url": n}
     return {"groups": groups, "runtime": runtime, "capture": None, "limits": {"rollout_timeout_s": 3600}}
 
 
-async def _health(http: aiohttp.ClientSession, url: str, found: list[float]) -> None:
-    while True:
-        began = time.perf_counter()
-        async with http.get(url) as answer:
-            await answer.read()
-        found.append(time.perf_counter() - began)
-        await asyncio.sleep(0.05)
+@dataclass
+class Pulse:
+    """What /health said, and how long it took to."""
+
+    waits: list[float] = field(default_factory=list)
+    lags: list[float] = field(default_factory=list)
+
+    async def watch(self, http: aiohttp.ClientSession, url: str) -> None:
+        while True:
+            began = time.perf_counter()
+            async with http.get(url) as answer:
+                lag = (await answer.json())["lag_p99_ms"]
+            self.waits.append(time.perf_counter() - began)
+            if lag is not None:
+                self.lags.append(lag)
+            await asyncio.sleep(0.05)
 
 
-async def measure(n: int, sleep_s: float, *, pushes: bool = True, heartbeat_s: float = 5.0) -> dict[str, Any]:
+async def measure(n: int, sleep_s: float, cores: machine.Cores, *, pushes: bool = True) -> dict[str, Any]:
+    """One run. Binds this process to the core of what runs beside the dispatcher."""
     with tempfile.TemporaryDirectory() as folder:
-        scene = Scene(Path(folder), heartbeat_s)
+        scene = Scene(Path(folder), cores)
+        os.sched_setaffinity(0, {cores.client})
         try:
             timeout = aiohttp.ClientTimeout(total=None)
             async with aiohttp.ClientSession(timeout=timeout) as http:
@@ -144,42 +166,48 @@ async def measure(n: int, sleep_s: float, *, pushes: bool = True, heartbeat_s: f
 
 async def _run(scene: Scene, http: aiohttp.ClientSession, n: int, sleep_s: float, *, pushes: bool) -> dict[str, Any]:
     await scene.dispatcher.settle()
-    memory, cpu = scene.dispatcher.resident(), scene.dispatcher.cpu_s()
-    waits: list[float] = []
+    scene.dispatcher.forget_peak()
+    memory, cpu, beside, began = scene.dispatcher.resident(), scene.dispatcher.cpu_s(), scene.beside_s(), time.time()
+    pulse = Pulse()
     base = scene.url("dispatcher")
-    watching = asyncio.create_task(_health(http, f"{base}/health", waits), name="health")
+    watching = asyncio.create_task(pulse.watch(http, f"{base}/health"), name="health")
     async with http.post(f"{base}/v1/batches", json=request(scene, n, sleep_s, pushes=pushes)) as answer:
         answer.raise_for_status()
         batch = (await answer.json())["batch_id"]
-    peak = await _peak(scene, http, n, base, batch)
+    kept = await _kept(scene, http, n, base, batch)
     results = await _results(http, base, batch)
-    cpu = scene.dispatcher.cpu_s() - cpu
+    cpu, beside, wall = scene.dispatcher.cpu_s() - cpu, scene.beside_s() - beside, time.time() - began
+    await asyncio.sleep(WINDOW_S)  # until the lag of the last seconds is shown
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     async with http.get(scene.url("s3") + "/_counts") as answer:
-        counts: dict[str, int] = json.loads(await answer.text())
+        counts: dict[str, int] = await answer.json()
+    async with http.get(scene.url("sleepers") + "/counts") as answer:
+        agents = await answer.json()
     good = [r for r in results if r["state"] == "succeeded"]
     notice = [r["timings"]["noticed_at"] - r["result"]["done_at"] for r in good]
     publish = [r["timings"]["finished_at"] - r["timings"]["noticed_at"] for r in good]
     once = len({r["rollout_id"] for r in results}) == len(results) == len(good) == n
     return {
-        "n": n, "results": f"{len(good)}{'' if once else ' (WRONG)'}",
+        "n": n, "pushes": "yes" if pushes else "no", "results": f"{len(good)}{'' if once else ' (WRONG)'}",
+        "lag_p99_ms": max(pulse.lags),
         "notice_p50_ms": 1e3 * statistics.median(notice), "notice_p99_ms": 1e3 * percentile(notice, 0.99),
-        "publish_p99_ms": 1e3 * percentile(publish, 0.99), "health_p99_ms": 1e3 * percentile(waits, 0.99),
-        "cpu_ms": 1e3 * cpu / n, "kib": (peak - memory) / 1024 / n, "s3": (sum(counts.values()) - 1) / n,
-        "counts": counts,
+        "publish_p99_ms": 1e3 * percentile(publish, 0.99), "health_p99_ms": 1e3 * percentile(pulse.waits, 0.99),
+        "cpu_ms": 1e3 * cpu / n, "kib": (kept - memory) / 1024 / n,
+        "kib_peak": (scene.dispatcher.peak_resident() - memory) / 1024 / n,
+        "s3": (sum(counts.values()) - 1) / n, "beside": f"{beside / wall:.0%}", "subject": f"{cpu / wall:.0%}",
+        "wall_s": wall, "agents": agents, "counts": counts,
+        "failures": Counter(r["failure"]["message"] for r in results if r["failure"]),
     }  # fmt: skip
 
 
-async def _peak(scene: Scene, http: aiohttp.ClientSession, n: int, base: str, batch: str) -> int:
-    """Resident bytes when all run, or as many as ever do at once."""
-    peak = 0
+async def _kept(scene: Scene, http: aiohttp.ClientSession, n: int, base: str, batch: str) -> int:
+    """Resident bytes when all run, or as many as ever do at once. Nothing is collected for it: that would hold up the
+    loop that is measured."""
     while True:
         async with http.get(f"{base}/v1/batches/{batch}") as answer:
             counts = (await answer.json())["counts"]
-        peak = max(peak, scene.dispatcher.resident())
         if counts.get("running", 0) == n or counts.get("succeeded", 0) > 0 or counts.get("failed", 0) > 0:
-            await scene.dispatcher.settle()
             return scene.dispatcher.resident()
         await asyncio.sleep(0.5)
 
@@ -209,16 +237,17 @@ def text(recorded: Mapping[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.dispatcher.scale", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--sizes", default="100,500,1000,2500,5000")
-    parser.add_argument("--sleep", type=float, default=60.0, help="seconds that the longest agent sleeps (60)")
-    parser.add_argument("--no-push", action="store_true", help="agents never report: results are noticed by listing")
+    parser.add_argument("--sleep", type=float, default=90.0, help="seconds that the longest agent sleeps (90)")
+    parser.add_argument("--silent", default="1000", help="sizes at which agents never report, so that listing notices")
     parser.add_argument("--record", action="store_true", help="write the run to baselines/scale.json")
     args = parser.parse_args()
-    rows = []
-    for n in map(int, args.sizes.split(",")):
+    rows, cores, described = [], machine.cores(), machine.described()
+    sizes = [(int(n), True) for n in args.sizes.split(",")] + [(int(n), False) for n in args.silent.split(",") if n]
+    for n, pushes in sizes:
         print(f"{n} rollouts", file=sys.stderr, flush=True)
-        rows.append(uvloop.run(measure(n, args.sleep, pushes=not args.no_push)))
+        rows.append(uvloop.run(measure(n, args.sleep, cores, pushes=pushes)))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    content = {"machine": machine.described(), "rows": rows}
+    content = {"machine": described, "rows": rows}
     print(text(content))
     if args.record:
         baseline.save(baseline.FOLDER / "scale.json", **content)

@@ -101,6 +101,15 @@ class Process:
         """Resident bytes of the tree."""
         return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.tree()) * PAGE
 
+    def forget_peak(self) -> None:
+        """Have `peak_resident` begin anew."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def peak_resident(self) -> int:
+        """The most resident bytes at any time, of the process alone."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
     async def settle(self) -> None:
         """Have a Python process collect its garbage and give free memory back; it says when it has."""
         before = self._settled.stat().st_size if self._settled.exists() else 0
