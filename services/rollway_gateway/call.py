@@ -125,7 +125,6 @@ class ModelCall:
         finally:
             self.settle("the gateway failed", sampled=True)
             watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
             self._kept.end(self._record, journaled=self._is_kept)
 
     def abort(self, reason: str, error: AgentError | None) -> None:
