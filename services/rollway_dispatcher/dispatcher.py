@@ -17,12 +17,13 @@ from rollway_dispatcher.failure_reasons import reasons
 from rollway_dispatcher.gateway import GatewayClient, open_gateway
 from rollway_dispatcher.invocation import report_keys
 from rollway_dispatcher.lookout import Lookout
+from rollway_dispatcher.moves import Patience
 from rollway_dispatcher.order import accept, fingerprint
 from rollway_dispatcher.pressure import Marks, PressureWatch
 from rollway_dispatcher.results_page import Found
 from rollway_dispatcher.rollout import fresh_batch
 from rollway_dispatcher.runtimes.registry import open_runtimes
-from rollway_dispatcher.schedule import Patience, Scheduler
+from rollway_dispatcher.schedule import Scheduler
 from rollway_dispatcher.schema import view_of
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_dispatcher.state import joined, open_state, pace_of

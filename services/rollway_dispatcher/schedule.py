@@ -1,28 +1,29 @@
 """The core: every change of every rollout happens here, synchronously, and comes out as one `Step`.
 
 Pure but for its own memory: no clock, no I/O, no asyncio. `Scheduler.take` takes in one piece of news, `Scheduler.step`
-returns what is to be written and, once that is written, what is to be done. The same news give the same steps.
+returns what is to be written and, once that is written, what is to be done. The same news give the same steps. A piece
+of news costs what it changes, however many rollouts are under way.
 
-Past 300 lines because every change of state is in this one class, and splitting it would spread the invariants.
-A rollout's news is accepted only for the session it currently has; news of an earlier attempt is dropped.
+Three layers: how one rollout changes (`moves`), what its batch's choices make of that (`batch_rules`), and here what
+comes in. A rollout's news is accepted only for the session it currently has; news of an earlier attempt is dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import assert_never
 
 from rollway_dispatcher import policy
+from rollway_dispatcher.batch_rules import BatchRules
 from rollway_dispatcher.budgets import Budgets
-from rollway_dispatcher.lifecycle import Duty, Trigger, next_move
+from rollway_dispatcher.lifecycle import Trigger
+from rollway_dispatcher.moves import Patience, collect_of, start_of
 from rollway_dispatcher.retry import retry_delay_s
-from rollway_dispatcher.rollout import Batch, Rollout, Standing
+from rollway_dispatcher.rollout import Batch, Rollout
 from rollway_dispatcher.step import (
     Arrived,
     CancelBatch,
     CancelRollout,
-    Collect,
     Collected,
     Effect,
     Happened,
@@ -31,16 +32,13 @@ from rollway_dispatcher.step import (
     Outcome,
     Poll,
     Pressure,
-    Published,
-    Start,
     StartFailed,
     Step,
     Stop,
     Stopped,
     Watch,
 )  # fmt: skip
-from rollway_dispatcher.timers import Timers
-from rollway_wire.batch import TERMINAL, RolloutState
+from rollway_wire.batch import RolloutState
 from rollway_wire.failures import Failure, FailureType
 
 REWARDLESS_LIMIT = 8
@@ -51,27 +49,12 @@ SCAN_EVERY_S = 0.2
 """What is overdue is looked for at most this often."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    heartbeat_window_s: float
-    throttle_patience_s: float
-
-
-class Scheduler:
+class Scheduler(BatchRules):
     """All batches under way."""
 
     def __init__(self, budgets: Budgets, patience: Patience, new_session_id: Callable[[], str]) -> None:
-        self._budgets = budgets
-        self._patience = patience
-        self._new_session_id = new_session_id
-        self.batches: dict[str, Batch] = {}
-        self.sessions: dict[str, Rollout] = {}
-        """The rollouts that have a session, by its id."""
-        self._stop_of: dict[str, str] = {}
+        super().__init__(budgets, patience, new_session_id)
         self._next_scan = 0.0
-        self._timers = Timers()
-        """Of sessions (silence, time limit) and of batches (deadline, hedge), by their ids."""
-        self._step = Step()
 
     def step(self, now: float) -> Step:
         """Find what is overdue, admit what fits, and hand out all that came of this and of the news since last time."""
@@ -108,12 +91,12 @@ class Scheduler:
         effects: list[Effect] = [Poll(batch.batch_id)] if batch.rollouts else []
         for r in batch.rollouts.values():
             if r.state is RolloutState.STARTING:
-                effects.append(_start(r, resumed=True))
+                effects.append(start_of(r, resumed=True))
             elif r.state is RolloutState.RUNNING:
                 r.heard_at = now
                 effects.append(Watch(r.batch_id, r.session_id or ""))
             elif r.state is RolloutState.COLLECTING:
-                effects.append(_collect(r))
+                effects.append(collect_of(r))
         for stop in stops:
             batch.stopping.add(stop.session_id)
             self._stop_of[stop.session_id] = batch.batch_id
@@ -197,9 +180,10 @@ class Scheduler:
             self._budgets.runtime(self.batches[r.batch_id]).accepted()
         if trigger is Trigger.NOTICED and r.noticed_at is None:
             r.noticed_at = now
-        if trigger is Trigger.SUSPECTED and r.state is RolloutState.RUNNING:
-            r.suspicion = failure
-        self._move(r, trigger, now)
+        if trigger is Trigger.SUSPECTED:
+            self._suspect(r, failure, now)
+        else:
+            self._move(r, trigger, now)
 
     def _start_failed(self, r: Rollout, failure: Failure, now: float) -> None:
         batch = self.batches[r.batch_id]
@@ -245,17 +229,6 @@ class Scheduler:
         if failure.type is FailureType.CONTRACT_ERROR:
             self._break_batch(batch, failure.message, now)
 
-    def _quarantine(self, batch: Batch, group: int, failure: Failure, now: float) -> None:
-        """An input that kills every agent it is given to is given to no more of them."""
-        standing, limit = batch.groups[group], batch.order.policy.quarantine_after
-        if limit is None or standing.decided or standing.succeeded or standing.deaths < limit:
-            return
-        standing.decided = True
-        reason = (
-            f"quarantined: {standing.deaths} agents ended on this input without a result, the last: {failure.message}"
-        )
-        self._cancel_group(batch, standing, reason, now)
-
     def _break_batch(self, batch: Batch, reason: str, now: float) -> None:
         """The set-up is broken: what is left of the batch would only break the same way."""
         batch.contract_error = batch.contract_error or reason
@@ -271,12 +244,6 @@ class Scheduler:
         batch.line.clear()
         self._finish_if_done(batch, now)
 
-    def _cancel_one(self, r: Rollout, reason: str, now: float) -> None:
-        if r.state in TERMINAL:
-            return
-        r.failure = Failure(type=FailureType.CANCELLED, message=reason)
-        self._move(r, Trigger.CANCELLED, now)
-
     def _confirm_stop(self, session_id: str, now: float) -> None:
         batch = self.batches.get(self._stop_of.pop(session_id, ""))
         self._step.stops_closed.append(session_id)
@@ -290,6 +257,7 @@ class Scheduler:
         if now < self._next_scan:
             return
         self._next_scan = now + SCAN_EVERY_S
+        self._timers.sweep(lambda key: key in self.sessions or key in self.batches)
         for key in list(self._timers.due(now)):
             if (batch := self.batches.get(key)) is not None:
                 self._batch_due(batch, now)
@@ -308,133 +276,4 @@ class Scheduler:
         else:
             self._timers.set(min(time_up, silent), r.session_id or "")
             return
-        self._happened(r, Trigger.SUSPECTED, failure, now)
-
-    def _batch_due(self, batch: Batch, now: float) -> None:
-        """Its deadline, or its last rollout may be hedged."""
-        deadline_s = batch.order.policy.deadline_s
-        if deadline_s is not None and now >= batch.created_at + deadline_s and not batch.past_deadline:
-            self._end_by_deadline(batch, deadline_s, now)
-        self._hedge(batch, now)
-
-    def _end_by_deadline(self, batch: Batch, deadline_s: float, now: float) -> None:
-        batch.past_deadline = True
-        for r in list(batch.rollouts.values()):
-            if r.state is RolloutState.RUNNING:
-                message = f"no result by the batch's deadline of {deadline_s:g} s"
-                self._happened(r, Trigger.SUSPECTED, Failure(type=FailureType.TIMED_OUT, message=message), now)
-            elif r.state in (RolloutState.PENDING, RolloutState.STARTING):
-                self._cancel_one(r, f"not running by the batch's deadline of {deadline_s:g} s", now)
-
-    # The policy of a batch.
-
-    def _weigh(self, batch: Batch, group: int, now: float) -> None:
-        """A result came, or the batch was taken up: end a decided group, let in what another one needs."""
-        standing = batch.groups[group]
-        if batch.cancelled or standing.decided:
-            return
-        if standing.lacking == 0:
-            standing.decided = True
-            reason = f"surplus: its group has the {standing.wanted} results it wants"
-            self._cancel_group(batch, standing, reason, now)
-            self._hedge(batch, now)
-            return
-        while standing.held and standing.open < standing.lacking and not batch.past_deadline:
-            self._let_in(batch, group, now)
-        self._hedge(batch, now)
-
-    def _cancel_group(self, batch: Batch, standing: Standing, reason: str, now: float) -> None:
-        for ordinal in range(standing.first, standing.first + standing.size):
-            if (r := batch.rollouts.get(ordinal)) is not None:
-                self._cancel_one(r, reason, now)
-
-    def _let_in(self, batch: Batch, group: int, now: float) -> None:
-        r = policy.let_in(batch, group)
-        batch.line.join(r, now, lacking=batch.groups[group].lacking)
-
-    def _hedge(self, batch: Batch, now: float) -> None:
-        last = policy.straggler(batch)
-        if last is None or batch.cancelled or batch.past_deadline:
-            return
-        at = policy.hedge_at(batch, last)
-        if now >= at:
-            self._let_in(batch, last.group, now)
-        elif at != float("inf"):
-            self._timers.set(at, batch.batch_id)
-
-    # Changing state.
-
-    def _admit(self, r: Rollout, now: float) -> None:
-        if r.session_id is None:
-            r.session_id = self._new_session_id()
-            self.sessions[r.session_id] = r
-        r.admitted_at = now
-        self._move(r, Trigger.ADMITTED, now)
-
-    def _move(self, r: Rollout, trigger: Trigger, now: float, outcome: Outcome | None = None) -> None:
-        move = next_move(r.state, trigger)
-        if move is None:
-            return
-        batch, before = self.batches[r.batch_id], r.state
-        r.state = move.to
-        self._budgets.account(batch, before, move.to)
-        self._step.rollouts[r.rollout_id] = r
-        if move.to is RolloutState.RUNNING:
-            batch.running[r.ordinal] = r
-            self._timers.set(self._first_look(batch, r, now), r.session_id or "")
-            self._hedge(batch, now)
-        else:
-            batch.running.pop(r.ordinal, None)
-        for duty in move.duties:
-            self._discharge(duty, batch, r, now, outcome)
-
-    def _first_look(self, batch: Batch, r: Rollout, now: float) -> float:
-        time_up = now + batch.order.limits.rollout_timeout_s
-        return min(time_up, now + self._patience.heartbeat_window_s) if r.reports else time_up
-
-    def _discharge(self, duty: Duty, batch: Batch, r: Rollout, now: float, outcome: Outcome | None) -> None:
-        session_id = r.session_id or ""
-        match duty:
-            case Duty.START:
-                self._step.effects.append(_start(r))
-            case Duty.WATCH:
-                self._step.effects.append(Watch(r.batch_id, session_id))
-            case Duty.COLLECT:
-                self._step.effects.append(_collect(r))
-            case Duty.STOP:
-                sealed = outcome is not None and outcome.trajectory is not None
-                stop = Stop(r.batch_id, session_id, now, sealed)
-                batch.stopping.add(session_id)
-                self._stop_of[session_id] = r.batch_id
-                self._step.stops_opened.append(stop)
-                self._step.effects.append(stop)
-                self.sessions.pop(session_id, None)
-            case Duty.PUBLISH:
-                self._publish(batch, r, now, outcome)
-
-    def _publish(self, batch: Batch, r: Rollout, now: float, outcome: Outcome | None) -> None:
-        r.finished_at = now
-        batch.published += 1
-        self._step.published.append(Published(r, batch.published, outcome))
-        self._step.batches[batch.batch_id] = batch
-        del batch.rollouts[r.ordinal]
-        self.sessions.pop(r.session_id or "", None)
-        policy.count(batch, r)
-        self._weigh(batch, r.group, now)
-        self._finish_if_done(batch, now)
-
-    def _finish_if_done(self, batch: Batch, now: float) -> None:
-        """A batch is finished when all its results are there; a cancelled one when its sessions are stopped, too."""
-        if batch.finished_at is None and not batch.rollouts and not (batch.cancelled and batch.stopping):
-            batch.finished_at = now
-            self._step.batches[batch.batch_id] = batch
-        if batch.finished_at is not None and not batch.stopping:
-            self.batches.pop(batch.batch_id, None)
-
-
-def _start(r: Rollout, *, resumed: bool = False) -> Start:
-    return Start(r.batch_id, r.rollout_id, r.group, r.group_id, r.session_id or "", resumed)
-
-
-def _collect(r: Rollout) -> Collect:
-    return Collect(r.batch_id, r.rollout_id, r.group_id, r.session_id or "", r.suspicion)
+        self._suspect(r, failure, now)

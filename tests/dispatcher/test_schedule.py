@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from rollway_dispatcher.budgets import Budgets
 from rollway_dispatcher.lifecycle import Trigger
+from rollway_dispatcher.moves import Patience
 from rollway_dispatcher.order import Order
 from rollway_dispatcher.rollout import Batch, fresh_batch
-from rollway_dispatcher.schedule import REWARDLESS_LIMIT, Patience, Scheduler
+from rollway_dispatcher.schedule import REWARDLESS_LIMIT, Scheduler
 from rollway_dispatcher.step import (
     Arrived,
     CancelBatch,
