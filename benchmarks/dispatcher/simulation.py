@@ -1,7 +1,7 @@
 """``python -m benchmarks.dispatcher.simulation``: the policies side by side on a simulated cluster.
 
-The scheduler is the dispatcher's own; the cluster is `cluster`'s. All policies meet the same agents: an attempt's work,
-cold start and fate are drawn from its rollout's id.
+The scheduler is the dispatcher's own; the cluster is `simulated_batch`'s. All policies meet the same agents: an
+attempt's work, cold start and fate are drawn from its rollout's id.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.dispatcher.cluster import Cluster, Outcomes, Simulation
+from benchmarks.dispatcher.cluster import Cluster
+from benchmarks.dispatcher.simulated_batch import Outcomes, Simulation
 from benchmarks.gateway import baseline, machine
 from benchmarks.gateway.table import markdown
 from rollway_wire.batch import Policy

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.dispatcher.cluster import Cluster, Outcomes, Simulation
+from benchmarks.dispatcher.cluster import Cluster
+from benchmarks.dispatcher.simulated_batch import Outcomes, Simulation
 from rollway_wire.batch import Policy
 
 SMALL = Cluster(groups=24, n=4, max_concurrent=40, engine_slots=30, dies=0.05, hangs=0.02)

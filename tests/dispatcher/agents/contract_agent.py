@@ -1,8 +1,9 @@
 """An agent of the standard library alone that keeps the AgentCore contract, as a toolkit-built image does.
 
 What it does is scripted by its payload: ``reward``, ``act`` (ok, raise, die, die_once, hang, no_turn, spawn, burn,
-hoard), ``wait_for`` / ``linger_for`` (a file, before / after the model call), ``reports`` (push, as the shim
-does; default no). Each run adds a line to ``runs``/<session id>.
+hoard), ``wait_for`` / ``linger_for`` (a file, before / after the model call), ``obeys`` (a folder: wait for a file
+named as the session, which says what to ``act``), ``reports`` (push, as the shim does; default no). Each run adds a line
+to ``runs``/<session id>.
 """
 
 from __future__ import annotations
@@ -73,6 +74,12 @@ def agent(payload: dict, config: dict) -> dict:
     return {"rewards": payload["reward"]} if "reward" in payload else {"answer": 42}
 
 
+def told(order: Path) -> str:
+    while not order.exists():
+        time.sleep(0.02)
+    return order.read_text()
+
+
 def run(payload: dict, session: str) -> None:
     config = payload["_rollout"]
     with (Path(payload["runs"]) / session).open("a") as f:
@@ -82,6 +89,8 @@ def run(payload: dict, session: str) -> None:
     if pushes:
         threading.Thread(target=beat, args=(config, session, over), daemon=True).start()
     try:
+        if obeys := payload.get("obeys"):
+            payload = payload | {"act": told(Path(obeys) / session)}
         result = {"status_code": 200, "stop_reason": "end_turn", **agent(payload, config)}
     except Exception as e:  # noqa: BLE001 - whatever the agent raises is saved
         result = {"status_code": 500, "stop_reason": str(e), "traceback": f"ZeroDivisionError: {e}"}
