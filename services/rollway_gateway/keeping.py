@@ -33,6 +33,8 @@ from rollway_wire.tokens import Trajectory
 
 log = structlog.get_logger()
 
+TIDY_LOOKS = 10_000
+"""Sessions that may be looked at to come down to the memory budget: those that were busy when a call's end looked."""
 SECRET = "secret"
 """File with the secret that signs agents' keys, where no setting gives one."""
 
@@ -145,6 +147,7 @@ class Keeping:
     async def _tidy(self, now: float) -> None:
         for session in [s for s in self.store if s.state == "sealed"]:
             self.store.put_away(session)
+        self.store.spill(TIDY_LOOKS)
         for entry in self.store.entries():
             if entry.sealed_at is not None and now - entry.sealed_at > self._sealed_keep_s:
                 self._forget(entry.session_id)

@@ -127,7 +127,7 @@ class SessionStore:
             log = self._log
             session.fidelity.write_down()
             session.responses.on_keep = lambda response_id, kept: log.response(session, response_id, kept)
-        self._spill()  # before: the caller is about to do something with this one
+        self.spill()  # before: the caller is about to do something with this one
         self._sessions[session.session_id] = session
         session.on_left = self._left
         self._recount(session)
@@ -219,6 +219,11 @@ class SessionStore:
 
     # -- memory
 
+    @property
+    def weight(self) -> int:
+        """Bytes of the sessions in memory, about; 0 where nothing bounds them."""
+        return self._size
+
     def put_away(self, session: Session) -> bool:
         """Leave a session to the journal, if nothing of it is in memory alone."""
         entry = session.entry
@@ -234,7 +239,7 @@ class SessionStore:
 
     def _left(self, session: Session) -> None:
         self._recount(session)
-        self._spill()
+        self.spill()
 
     def _recount(self, session: Session) -> None:
         """What a session weighs changes with its calls, and with what is kept for retries and continuations."""
@@ -243,11 +248,15 @@ class SessionStore:
             self._size += size - session.counted
             session.counted = size
 
-    def _spill(self) -> None:
-        """Down to the budget, the coldest first. What is busy is passed over, and is warm from then on."""
+    def spill(self, looks: int = SPILL_LOOKS) -> None:
+        """Down to the budget, the coldest first. What is busy is passed over, and is warm from then on.
+
+        Args:
+            looks: most sessions to look at.
+        """
         if not self._memory or self._size <= self._memory:
             return
-        for session in list(islice(self._sessions.values(), SPILL_LOOKS)):
+        for session in list(islice(self._sessions.values(), looks)):
             if self._size <= self._memory:
                 return
             if not self.put_away(session):
@@ -293,7 +302,7 @@ class SessionStore:
             waiting, session.when_idle = session.when_idle, []
             for tell in waiting:
                 tell()
-        self._spill()
+        self.spill()
 
     def outcome(self, session: Session, record: CallRecord, *, delivered: bool) -> None:
         """Whether a client took a call's answer to its end. What is sealed is final."""
