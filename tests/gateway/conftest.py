@@ -6,6 +6,8 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -22,7 +24,6 @@ from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import ScriptedEngine
 
 FAST: dict[str, Any] = {
-    "durability": "memory",
     "health_interval_s": 0.1, "health_timeout_s": 2.0, "retry_after_s": 1.0, "alive_window_s": 0.0, "port": 0,
     "retry_grace_s": 0.0,
 }  # fmt: skip
@@ -80,7 +81,17 @@ class RunningGateway:
 
 @asynccontextmanager
 async def running_gateway(**settings: Any) -> AsyncIterator[RunningGateway]:
-    app = GatewayApp(GatewaySettings(**{**FAST, **settings}))
+    """As it runs in production, with a journal: one of its own where ``settings`` name no folder, gone after."""
+    with TemporaryDirectory(prefix="rollway-journal-") as folder:
+        if settings.get("durability") != "memory":
+            settings = {"journal_dir": Path(folder), **settings}
+        async with _running(GatewaySettings(**{**FAST, **settings})) as running:
+            yield running
+
+
+@asynccontextmanager
+async def _running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
+    app = GatewayApp(settings)
     async with app.control.router.lifespan_context(app.control):
         sock = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from rollway_wire.tokens import Trajectory
 from tests.gateway.conftest import RunningGateway, running_gateway
 from tests.gateway.shapes import events_of, merged, without_ids
+from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import BOS, EOS, Reply, ScriptedEngine, templated_ids, text_ids
 from tests.kit.scripted_model import write_model
 
@@ -33,8 +34,9 @@ async def engine(folder: Path) -> AsyncIterator[ScriptedEngine]:
 
 
 async def _agent(
-    gateway: RunningGateway, ticket: dict[str, Any], turns: int, *, stream: bool = False, **asked: Any
-) -> list[dict[str, Any]]:
+    gateway: RunningGateway, ticket: dict[str, Any], turns: int, *, stream: bool = False,
+    between: Callable[[], Awaitable[None]] | None = None, **asked: Any,
+) -> list[dict[str, Any]]:  # fmt: skip
     """An agent that calls a tool in every turn but the last and keeps its history as the SDK gives it."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "1+2, please"}]
     async with gateway.openai(ticket) as client:
@@ -44,6 +46,8 @@ async def _agent(
             messages += [
                 {"role": "tool", "tool_call_id": call["id"], "content": "3"} for call in answer.get("tool_calls") or ()
             ] or [{"role": "user", "content": "and?"}]
+            if between is not None:
+                await between()
     return messages
 
 
@@ -67,16 +71,35 @@ def _sampled(*replies: Reply) -> list[list[int]]:
     return [[*text_ids(r.text + c), EOS] for r, c in zip(replies, calls, strict=True)]
 
 
+KEPT: dict[str, dict[str, Any]] = {
+    "journal": {},
+    "memory": {"durability": "memory"},
+    "fsync": {"durability": "fsync"},
+    "told again before every turn": {},
+}
+
+
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kept", KEPT)
 async def test_a_linear_session_is_one_sequence_of_the_sampled_ids(
-    gateway: RunningGateway, engine: ScriptedEngine, stream: bool
+    engine: ScriptedEngine, kept: str, stream: bool
 ) -> None:
+    """Wherever sessions are kept."""
     replies = [CALL, Reply("hm"), CALL, CALL, Reply("né – 👍")]
-    engine.script(*replies)
-    ticket = await gateway.open()
-    await _agent(gateway, ticket, len(replies), stream=stream)
+    async with running_gateway(**KEPT[kept]) as gateway:
+        await gateway.add(engine)
+        engine.script(*replies)
+        ticket = await gateway.open()
+        store, session_id = gateway.inside.store, ticket["session_id"]
+
+        async def leave_to_the_journal() -> None:
+            await eventually(lambda: store.put_away(store.get(session_id)), "nothing of it is in memory alone")
+
+        between = leave_to_the_journal if kept == "told again before every turn" else None
+        await _agent(gateway, ticket, len(replies), stream=stream, between=between)
+        assert (store.find(session_id) is None) == (between is not None)
+        made = await gateway.seal(ticket["session_id"])
     assert [path for path, _ in engine.requests] == [CHAT, *[TEXT] * 4]
-    made = await gateway.seal(ticket["session_id"])
     assert (made.mode, made.incomplete, len(made.sequences)) == ("exact", None, 1)
     assert [t.completion_token_ids.tolist() for t in made.turns] == _sampled(*replies)
     sampled = [i for ids in _sampled(*replies) for i in ids]
