@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import orjson
 
-
 OBJECT_BYTES = 768
 """About what a response costs besides what it adds."""
 
