@@ -2,8 +2,8 @@
 
 What it does is scripted by its payload: ``reward``, ``act`` (ok, raise, die, die_once, hang, no_turn, spawn, burn,
 hoard), ``wait_for`` / ``linger_for`` (a file, before / after the model call), ``obeys`` (a folder: wait for a file
-named as the session, which says what to ``act``), ``reports`` (push, as the shim does; default no). Each run adds a line
-to ``runs``/<session id>.
+named as the session, which says what to ``act``), ``reports`` (push, as the shim does; default no). Each run adds a
+line to ``runs``/<session id>.
 """
 
 from __future__ import annotations
