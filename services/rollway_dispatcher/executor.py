@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from rollway_dispatcher.clock import Clock
+from rollway_dispatcher.database import StoreTrouble
 from rollway_dispatcher.gateway import GatewayClient
 from rollway_dispatcher.invocation import REPORT_KEY_LIFE_S, check_receipt, invocation, report_keys
 from rollway_dispatcher.lifecycle import Trigger
@@ -45,7 +46,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 GATEWAY_PATIENCE_S = 60.0
-"""How long a start waits for an unreachable gateway before it fails."""
+"""How long a start waits for an unreachable gateway before it fails, and a stopped session for its seal."""
 ABSENT_PATIENCE_S = 15.0
 """How long a result that was announced may be missing in S3."""
 PARTIAL_PATIENCE_S = 10.0
@@ -54,6 +55,7 @@ STOP_GIVEN_UP_S = 8 * 3600.0
 """AgentCore ends every session after eight hours: older ones are gone."""
 COLLECT_AT_ONCE = 64
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_STATE_PAUSE_S = 1.0
 _LONGEST_STOP_PAUSE_S = 30.0
 
 
@@ -125,7 +127,7 @@ class Executor:
             self._tell(Happened(e.session_id, Trigger.NOTICED))
             return None
         ticket = await self._open_session(e, order)
-        row = await self._payloads.payload(e.batch_id, e.group)
+        row = await self._payload(e)
         body = invocation(order, e.group_id, row, ticket, self._report_target(e.session_id))
         self._invoking.add(e.session_id)
         try:
@@ -136,6 +138,15 @@ class Executor:
             return wrong
         self._tell(Happened(e.session_id, Trigger.INVOKED))
         return None
+
+    async def _payload(self, e: Start) -> dict[str, Any]:
+        """Waits while the state cannot be read: no attempt has failed because of that."""
+        while True:
+            try:
+                return await self._payloads.payload(e.batch_id, e.group)
+            except StoreTrouble as error:
+                log.warning("waiting", what="state", why=str(error))
+                await asyncio.sleep(_STATE_PAUSE_S)
 
     def may_interrupt_start(self, session_id: str) -> bool:
         """A start may be cancelled until it asks the runtime; from then on its outcome must be known first."""
@@ -258,18 +269,26 @@ class Executor:
     # Stop.
 
     async def stop(self, e: Stop, order: Order) -> None:
-        """Stopped, always, once the runtime has confirmed it; the session's model calls are ended with it."""
+        """Stopped, always, once the runtime has confirmed it and the gateway takes no more of its model calls."""
         pause = _FIRST_PAUSE_S
+        sealed, stopped_at = False, None
         while True:
             try:
-                await self._seal_quietly(e, order)
-                await self._runtimes.of(order.runtime).stop(e.session_id)
-                break
+                sealed = sealed or await self._sealed(e, order)
+                if stopped_at is None:
+                    await self._runtimes.of(order.runtime).stop(e.session_id)
+                    stopped_at = self._clock.now()
+                if sealed:
+                    break
+                why = "the gateway has not sealed it"
             except StopUnconfirmed as error:
                 why = str(error)
             except Exception as error:
                 log.exception("stop_broke", session_id=e.session_id)
                 why = f"{type(error).__name__}: {error}"
+            if stopped_at is not None and self._clock.now() - stopped_at > GATEWAY_PATIENCE_S:
+                log.error("seal_given_up", session_id=e.session_id, why=why)  # its agent is gone: nobody calls for it
+                break
             if self._clock.now() - e.since > STOP_GIVEN_UP_S:
                 log.error("stop_given_up", session_id=e.session_id, why=why)
                 break
@@ -278,13 +297,15 @@ class Executor:
             pause = min(pause * 2, _LONGEST_STOP_PAUSE_S)
         self._tell(Stopped(e.session_id))
 
-    async def _seal_quietly(self, e: Stop, order: Order) -> None:
-        """No more model calls for this session, whatever its agent does until it is gone."""
+    async def _sealed(self, e: Stop, order: Order) -> bool:
+        """No more model calls for this session, whatever its agent does until it is gone; False: to be tried again."""
         if order.capture is None or self._gateway is None or e.sealed:
-            return
+            return True
         try:
             await self._gateway.seal_session(e.session_id)
         except NotFound:
-            return
+            return True
         except RollwayError as error:
             log.warning("seal_failed", session_id=e.session_id, why=error.detail)
+            return False
+        return True

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from rollway_dispatcher.database import StoreTrouble
 from rollway_dispatcher.settings import DispatcherSettings
+from rollway_dispatcher.store import Store
 from tests.dispatcher.cuttable_proxy import CuttableProxy
-from tests.dispatcher.harness import process_runtime, runs, serving
+from tests.dispatcher.harness import agent_pids, process_runtime, runs, serving
 from tests.dispatcher.scripted_gateway import ScriptedGateway
 from tests.kit.deadlines import eventually
 from tests.kit.object_storage import Bucket
@@ -65,6 +67,43 @@ async def test_the_gateway_gone_while_results_arrive_delays_them_only(
         (result,) = await api.results(made["batch_id"])
     assert result["rollout"]["state"] == "succeeded"
     assert len(result["trajectory"]["turns"]) == 1
+
+
+async def test_a_session_is_gone_only_when_its_gateway_session_is_sealed_too(
+    settings: DispatcherSettings, batch: Make, gateway: ScriptedGateway, state_path: Path
+) -> None:
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"act": "hang"}], n=2))
+        await api.until_state(made["batch_id"], "running", 2)
+        await gateway.stop()
+        await api.cancel(made["batch_id"])
+        await eventually(lambda: not agent_pids(state_path), "the agents are ended without waiting for the gateway")
+        assert {s["state"] for s in (await api.http.get("/v1/sessions")).json()} == {"stopping"}
+        await gateway.start()
+
+        async def none_left() -> bool:
+            return (await api.http.get("/v1/sessions")).json() == []
+
+        await eventually(none_left, "the sessions are gone")
+        assert gateway.sealed == gateway.sessions.keys()
+
+
+async def test_a_start_waits_while_its_input_cannot_be_read(
+    settings: DispatcherSettings, batch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = Store.payload
+    troubles = [StoreTrouble("away"), StoreTrouble("still away")]
+
+    async def payload(self: Store, batch_id: str, group: int) -> dict[str, Any]:
+        if troubles:
+            raise troubles.pop()
+        return await answered(self, batch_id, group)
+
+    monkeypatch.setattr(Store, "payload", payload)
+    async with serving(settings) as api:
+        (result,) = await api.results((await api.submit(batch([{"reward": 1}])))["batch_id"])
+    assert (result["rollout"]["state"], result["rollout"]["attempt"]) == ("succeeded", 1)
+    assert not troubles
 
 
 async def test_a_result_that_cannot_be_collected_in_time_is_a_typed_failure(
