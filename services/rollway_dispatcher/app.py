@@ -7,19 +7,27 @@ from contextlib import asynccontextmanager
 from typing import TypedDict
 
 from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from rollway_dispatcher.api import batches, reports, results, sessions
 from rollway_dispatcher.api.description import describe
 from rollway_dispatcher.api.reports_lane import ReportsLane
+from rollway_dispatcher.database import StoreTrouble
 from rollway_dispatcher.dispatcher import Dispatcher, open_dispatcher
 from rollway_dispatcher.settings import DispatcherSettings
-from rollway_kit.app import create_app
+from rollway_kit.app import create_app, problem_response
 from rollway_kit.bearer import BearerGate
+from rollway_wire.problems import Unavailable
 
 DESCRIPTION = """\
 Post a batch of inputs; rollouts run where `runtime` says; rewards and tokens come back joined, each result once.
 Errors are RFC 9457 `application/problem+json`.
 """
+
+
+async def _on_store_trouble(request: Request, exc: Exception) -> JSONResponse:
+    return problem_response(Unavailable(f"the state cannot be used now: {exc}", retry_after_s=1), request.url.path)
 
 
 class State(TypedDict):
@@ -46,6 +54,7 @@ def create(
     app = create_app(
         "Rollway dispatcher", lifespan=lifespan, max_body_bytes=settings.max_body_bytes, description=DESCRIPTION
     )
+    app.add_exception_handler(StoreTrouble, _on_store_trouble)
     for router in (batches.router, results.router, sessions.router, reports.router):
         app.include_router(router)
     describe(app, locked=bool(settings.api_keys))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,7 +28,20 @@ from rollway_dispatcher.order import Order, batch_of
 from rollway_dispatcher.pressure import PressureWatch
 from rollway_dispatcher.rollout import Batch
 from rollway_dispatcher.schedule import Scheduler
-from rollway_dispatcher.step import Collect, Effect, Happened, Heard, News, Poll, Published, Start, Step, Stop, Watch
+from rollway_dispatcher.step import (
+    Collect,
+    Effect,
+    Happened,
+    Heard,
+    News,
+    Poll,
+    Published,
+    Retried,
+    Start,
+    Step,
+    Stop,
+    Watch,
+)
 from rollway_dispatcher.store import Store
 from rollway_wire.ids import result_key, session_id_of
 from rollway_wire.problems import ContractViolation, Unavailable
@@ -80,11 +93,13 @@ class Engine:
     def knows(self, session_id: str) -> bool:
         return session_id in self._scheduler.sessions
 
+    @property
+    def known(self) -> Container[str]:
+        """Batches that need not be taken over."""
+        return self._scheduler.known
+
     def take_over(self, batch: Batch, stops: list[Stop]) -> None:
-        """Work on from where another dispatcher left a batch. Its agents' pushes may never find the way here, so
-        silence means nothing until one is heard."""
-        for r in batch.rollouts.values():
-            r.reports = False
+        """Work on from where another dispatcher left a batch."""
         self._taken.append((batch, stops))
         self._wake.set()
 
@@ -146,7 +161,7 @@ class Engine:
 
     async def _resume(self, launcher: _Launcher) -> None:
         effects: list[Effect] = []
-        for batch, stops in await self._store.unfinished():
+        for batch, stops in await self._found():
             self._orders[batch.batch_id] = batch.order
             effects += self._scheduler.adopt(batch, stops, self._clock.now())
         if effects:
@@ -154,6 +169,19 @@ class Engine:
             self._wake.set()  # as in `_take_up`
         for effect in effects:
             launcher.launch(effect)
+
+    async def _found(self) -> list[tuple[Batch, list[Stop]]]:
+        """What was left unfinished; waits while the state cannot be read."""
+        while True:
+            try:
+                found = await self._store.unfinished()
+            except StoreTrouble as e:
+                self.trouble = f"state cannot be read: {e}"
+                log.error("resume_failed", why=str(e), retry_in_s=DISK_RETRY_S)  # noqa: TRY400 - the disk's, not ours
+                await asyncio.sleep(DISK_RETRY_S)
+            else:
+                self.trouble = None
+                return found
 
     def _take_up(self, launcher: _Launcher) -> None:
         taken, self._taken = self._taken, []
@@ -183,7 +211,10 @@ class Engine:
         return self._scheduler.step(now)
 
     async def _write(self, step: Step, launcher: _Launcher) -> Step:
-        """What of the step is written: without the batches that another dispatcher has taken over."""
+        """What of the step is written: without the batches that another dispatcher has taken over. Why an attempt is
+        followed by another is logged first, so that no kill can hide it."""
+        for retried in step.retried:
+            _log_retry(retried)
         while True:
             try:
                 await self._store.commit(step)
@@ -291,6 +322,17 @@ class _Launcher:
         task = self._tasks.get((kind, ident))
         if task is not None:
             task.cancel()
+
+
+def _log_retry(retried: Retried) -> None:
+    log.info(
+        "attempt_failed",
+        rollout_id=retried.rollout_id,
+        session_id=retried.session_id,
+        attempt=retried.attempt,
+        failure=retried.failure.type.value,
+        why=retried.failure.message[:300],
+    )
 
 
 def _log_result(published: Published) -> None:

@@ -80,7 +80,7 @@ class Fleet:
             await asyncio.sleep(self._lease_s / 3)
             try:
                 await self._store.keep()
-                for batch, stops in await self._store.unfinished():
+                for batch, stops in await self._store.unfinished(self._engine.known):
                     log.warning("batch_taken_over", batch_id=batch.batch_id, rollouts=len(batch.rollouts))
                     self._engine.take_over(batch, stops)
             except StoreTrouble as e:

@@ -32,6 +32,7 @@ from rollway_dispatcher.step import (
     Outcome,
     Poll,
     Pressure,
+    Retried,
     StartFailed,
     Step,
     Stop,
@@ -54,6 +55,8 @@ class Scheduler(BatchRules):
 
     def __init__(self, budgets: Budgets, patience: Patience, new_session_id: Callable[[], str]) -> None:
         super().__init__(budgets, patience, new_session_id)
+        self.known: set[str] = set()
+        """Batches that are or were worked on here, but for those that others have taken over."""
         self._next_scan = 0.0
 
     def step(self, now: float) -> Step:
@@ -85,8 +88,11 @@ class Scheduler(BatchRules):
         """Take up a batch from disk where it was left; what must be done again, already on disk.
 
         A start may or may not have reached the runtime: it is repeated under the same session id, which the agent's
-        container takes for a duplicate, after a look for its result. Finished results are not touched.
+        container takes for a duplicate, after a look for its result. Finished results are not touched. A batch that is
+        known already is left as it is.
         """
+        if batch.batch_id in self.known:
+            return []
         self._enlist(batch, now)
         effects: list[Effect] = [Poll(batch.batch_id)] if batch.rollouts else []
         for r in batch.rollouts.values():
@@ -105,6 +111,7 @@ class Scheduler(BatchRules):
 
     def drop(self, batch_id: str) -> list[str]:
         """Forget a batch that another dispatcher works on now; the sessions whose tasks are to end here."""
+        self.known.discard(batch_id)
         batch = self.batches.pop(batch_id, None)
         if batch is None:
             return []
@@ -127,8 +134,9 @@ class Scheduler(BatchRules):
         """
         match news:
             case Arrived(arrived):
-                self._enlist(arrived, now)
-                self._step.effects.append(Poll(arrived.batch_id))
+                if arrived.batch_id not in self.known:
+                    self._enlist(arrived, now)
+                    self._step.effects.append(Poll(arrived.batch_id))
             case Stopped(session_id):
                 self._confirm_stop(session_id, now)
             case CancelBatch(batch_id, reason):
@@ -158,6 +166,7 @@ class Scheduler(BatchRules):
 
     def _enlist(self, batch: Batch, now: float) -> None:
         self.batches[batch.batch_id] = batch
+        self.known.add(batch.batch_id)
         policy.take_up(batch)
         for r in batch.rollouts.values():
             self._budgets.account(batch, RolloutState.PENDING, r.state)
@@ -218,6 +227,8 @@ class Scheduler(BatchRules):
         delay = retry_delay_s(failure.type, r.attempt, batch.order.limits.max_attempts)
         if delay is not None and not batch.past_deadline:
             self._move(r, again, now)
+            told = Retried(r.batch_id, r.rollout_id, r.session_id or "", r.attempt, failure)
+            self._step.retried.append(told)
             r.begin_attempt(self._new_session_id(), now + delay)
             self.sessions[r.session_id or ""] = r
             batch.line.join(r, now, lacking=batch.groups[r.group].lacking)

@@ -29,8 +29,9 @@ class DispatcherSettings(ServiceSettings):
 
     port: int = Field(default=8800, ge=0, le=65535)
     public_url: str | None = None
-    """Address at which agents reach this service, for their reports. None: http://host:port, except on 0.0.0.0 or ::,
-    where no report target is sent and results are noticed by listing alone."""
+    """Address at which agents reach this service, for their reports; with ``database_url`` the address of all
+    dispatchers together, such as a load balancer's. None: http://host:port, except on 0.0.0.0 or ::, where no report
+    target is sent and results are noticed by listing alone."""
     api_key: SecretStr | None = None
     """Asked for as a bearer token by every route but agents' reports and /health. Several, comma-separated: each is
     good. Required where other machines can reach this service: agents can too."""

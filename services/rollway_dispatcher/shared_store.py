@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Container, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,8 +30,9 @@ NOW = "extract(epoch FROM clock_timestamp())"
 NOTICE_BYTES = 7000
 """PostgreSQL takes notifications of up to 8000."""
 
-LEFT = """(finished_at IS NULL OR batch_id IN (SELECT batch_id FROM stops)
-           OR batch_id IN (SELECT batch_id FROM webhooks WHERE state = 'open'))"""
+UNFINISHED = "(finished_at IS NULL OR batch_id IN (SELECT batch_id FROM stops))"
+"""Of a batch: there are rollouts or stops left."""
+LEFT = f"({UNFINISHED} OR batch_id IN (SELECT batch_id FROM webhooks WHERE state = 'open'))"
 """Of a batch: there is something left to do."""
 
 TABLES = """
@@ -46,14 +47,22 @@ CREATE TABLE IF NOT EXISTS rates (arn TEXT PRIMARY KEY, next_at DOUBLE PRECISION
 class SharedStore(Store):
     """One dispatcher's view; ``owner`` names it, anew at each start."""
 
-    def __init__(self, db: Database, secret: bytes, lease_s: float) -> None:
+    def __init__(self, db: Database, secret: bytes, lease_s: float, *, one_address: bool = False) -> None:
+        """``one_address``: agents push to all dispatchers under one."""
         super().__init__(db, secret)
         self.owner = uuid.uuid4().hex
-        self._lease_s = lease_s
+        self._lease_s, self._one_address = lease_s, one_address
         self._last: Step | None = None
         self._number = 0
 
     # -- leases
+
+    async def _load(self, batch_id: str) -> tuple[Batch, list[Stop]]:
+        batch, stops = await super()._load(batch_id)
+        if not self._one_address:  # pushes may go where nobody is any more: silence means nothing until one is heard
+            for r in batch.rollouts.values():
+                r.reports = False
+        return batch, stops
 
     async def keep(self) -> None:
         """Renew the leases held. Taking a batch over is for others once that has failed for a lease's length."""
@@ -69,17 +78,22 @@ class SharedStore(Store):
         async with self._db.writing() as db:
             await db.execute("UPDATE leases SET until = 0 WHERE owner = ?", (self.owner,))
 
-    async def unfinished(self) -> list[tuple[Batch, list[Stop]]]:
+    async def unfinished(self, known: Container[str] = ()) -> list[tuple[Batch, list[Stop]]]:
         """Take over every batch whose lease is over and that has something left to do; those of them that have rollouts
-        or stops. Webhooks alone are left to `open_webhooks`."""
+        or stops. Webhooks alone are left to `open_webhooks`. Also those leased to this dispatcher that it does not
+        know: it was not heard that they were made or taken, or they could not be read."""
         async with self._db.writing() as db:
-            taken = await db.every(
-                f"UPDATE leases SET owner = ?, until = {NOW} + ? WHERE batch_id IN ("
-                f"SELECT batch_id FROM leases JOIN batches USING (batch_id) WHERE until < {NOW} AND {LEFT} "
-                "ORDER BY position FOR UPDATE OF leases SKIP LOCKED) RETURNING batch_id",
-                (self.owner, self._lease_s),
+            found = await db.every(
+                "SELECT batch_id FROM leases JOIN batches USING (batch_id) "
+                f"WHERE (until < {NOW} AND {LEFT}) OR (owner = ? AND {UNFINISHED}) "
+                "ORDER BY position FOR UPDATE OF leases SKIP LOCKED",
+                (self.owner,),
             )
-        loaded = [await self._load(str(row[0])) for row in taken]
+            taken = [str(row[0]) for row in found if row[0] not in known]
+            for batch_id in taken:
+                query = f"UPDATE leases SET owner = ?, until = {NOW} + ? WHERE batch_id = ?"
+                await db.execute(query, (self.owner, self._lease_s, batch_id))
+        loaded = [await self._load(batch_id) for batch_id in taken]
         return [(batch, stops) for batch, stops in loaded if batch.finished_at is None or stops]
 
     async def open_webhooks(self) -> list[str]:
@@ -176,8 +190,8 @@ class SharedStore(Store):
 
 
 @asynccontextmanager
-async def open_shared_store(url: str, lease_s: float) -> AsyncIterator[SharedStore]:
-    """Connect, and make the tables where there are none. Leases are released at the end.
+async def open_shared_store(url: str, lease_s: float, *, one_address: bool = False) -> AsyncIterator[SharedStore]:
+    """Connect, and make the tables where there are none. Leases are released at the end. See `SharedStore`.
 
     Raises:
         StoreTrouble: the server cannot be reached.
@@ -196,7 +210,7 @@ async def open_shared_store(url: str, lease_s: float) -> AsyncIterator[SharedSto
             meta = dict(await db.fetch("SELECT key, value FROM meta"))
         if meta["version"] != str(schema.VERSION):
             raise StateUnusable(f"it has schema version {meta['version']}; this build writes {schema.VERSION}")
-        store = SharedStore(PostgresDatabase(pool), bytes.fromhex(meta["secret"]), lease_s)
+        store = SharedStore(PostgresDatabase(pool), bytes.fromhex(meta["secret"]), lease_s, one_address=one_address)
         try:
             yield store
         finally:

@@ -24,7 +24,8 @@ def open_state(settings: DispatcherSettings) -> AbstractAsyncContextManager[Stor
     """
     if settings.database_url is None:
         return open_store(settings.state_path)
-    return open_shared_store(settings.database_url.get_secret_value(), settings.lease_s)
+    url, one_address = settings.database_url.get_secret_value(), settings.public_url is not None
+    return open_shared_store(url, settings.lease_s, one_address=one_address)
 
 
 def pace_of(store: Store) -> Pace:

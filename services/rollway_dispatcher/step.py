@@ -152,6 +152,17 @@ class Published:
     outcome: Outcome | None
 
 
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """An attempt that failed and is followed by another."""
+
+    batch_id: str
+    rollout_id: str
+    session_id: str
+    attempt: int
+    failure: Failure
+
+
 @dataclass(slots=True)
 class Step:
     """One group commit and what follows from it. Nothing in ``effects`` may begin before the rest is on disk."""
@@ -162,6 +173,8 @@ class Step:
     stops_opened: list[Stop] = field(default_factory=list)
     stops_closed: list[str] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
+    retried: list[Retried] = field(default_factory=list)
+    """To be told of; `rollouts` has what follows from it."""
 
     @property
     def writes(self) -> bool:
@@ -182,4 +195,5 @@ class Step:
             stops_opened=[s for s in self.stops_opened if s.batch_id not in batch_ids],
             stops_closed=self.stops_closed,
             effects=[e for e in self.effects if e.batch_id not in batch_ids],
+            retried=[r for r in self.retried if r.batch_id not in batch_ids],
         )

@@ -7,7 +7,7 @@ database is in the way, and can be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import orjson
@@ -148,12 +148,14 @@ class Store(StoreReader):
             raise Conflict(f"Idempotency-Key {key!r:.80} was used with another body, for batch {row[0]}")
         return str(row[0])
 
-    async def unfinished(self) -> list[tuple[Batch, list[Stop]]]:
-        """Every batch with something left to do, in order of arrival, with its sessions to stop."""
+    async def unfinished(self, known: Container[str] = ()) -> list[tuple[Batch, list[Stop]]]:
+        """Every batch with something left to do but for those ``known``, in order of arrival, with its sessions to
+        stop."""
         rows = await self._db.every(
             f"{_SELECT_BATCH} WHERE finished_at IS NULL OR batch_id IN (SELECT batch_id FROM stops) ORDER BY position"
         )
-        return [await self._unfinished_batch(row) for row in rows]
+        found = [await self._unfinished_batch(row) for row in rows]
+        return [(batch, stops) for batch, stops in found if batch.batch_id not in known]
 
     async def _load(self, batch_id: str) -> tuple[Batch, list[Stop]]:
         return await self._unfinished_batch(await self._db.one(f"{_SELECT_BATCH} WHERE batch_id = ?", (batch_id,)))

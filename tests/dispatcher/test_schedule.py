@@ -28,6 +28,7 @@ from rollway_dispatcher.step import (
     Outcome,
     Poll,
     Published,
+    Retried,
     Start,
     StartFailed,
     Step,
@@ -124,6 +125,7 @@ def test_a_retry_has_a_new_session_waits_its_delay_and_goes_before_new_groups() 
     first = desk.starts()[0]
     died = Failure(type=FailureType.START_FAILED, message="no container")
     step = desk.step(StartFailed(first.session_id, died))
+    assert step.retried == [Retried("b1", "b1/g0/0", first.session_id, 1, died)]
     assert started(step.effects) == ["b1/g1/0"], "room is used while the retry waits"
     assert [e.session_id for e in step.effects if isinstance(e, Stop)] == [first.session_id]
     desk.run_all()
@@ -132,6 +134,18 @@ def test_a_retry_has_a_new_session_waits_its_delay_and_goes_before_new_groups() 
     again = desk.starts()[2]
     assert again.rollout_id == first.rollout_id
     assert again.session_id != first.session_id
+
+
+def test_a_batch_is_taken_up_once_however_often_it_is_found_until_another_has_taken_it_over() -> None:
+    desk = Desk()
+    desk.step(Arrived(batch_of(1, 2)))
+    assert desk.core.adopt(batch_of(1, 2), [], desk.now) == []
+    desk.step(Arrived(batch_of(1, 2)), CancelBatch("b1", "enough"))
+    assert len(desk.starts()) == 2
+    assert len(desk.published) == 2
+    assert desk.core.adopt(batch_of(1, 2), [], desk.now) == [], "nor when it is finished here and may not be on disk"
+    desk.core.drop("b1")
+    assert isinstance(desk.core.adopt(batch_of(1, 2), [], desk.now)[0], Poll)
 
 
 @pytest.mark.parametrize("kind", list(FailureType))

@@ -17,7 +17,7 @@ from rollway_dispatcher.lifecycle import Trigger
 from rollway_dispatcher.rollout import fresh_batch
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_dispatcher.shared_store import SharedStore, open_shared_store
-from rollway_dispatcher.step import Arrived, CancelBatch, Happened, Stopped
+from rollway_dispatcher.step import Arrived, CancelBatch, Happened, Heard, Stopped
 from rollway_wire.batch import BatchState, Group, Webhook
 from tests.dispatcher.harness import calling, runs, serving
 from tests.dispatcher.test_restart import start
@@ -61,6 +61,71 @@ async def test_a_lease_that_is_held_is_left_alone_and_one_that_is_over_is_taken_
         assert sorted(len(found) for found in taken) == [0, 1]
         ((batch, stops),) = next(found for found in taken if found)
         assert (batch.batch_id, len(batch.rollouts), stops) == ("b1", 2, [])
+
+
+async def test_a_batch_of_ones_own_that_one_does_not_know_is_found(state: dict[str, Any]) -> None:
+    """It was made or taken over, and the answer, or the reading of it, was lost."""
+    async with stores(state, 2) as (a, b):
+        await arrived(a)
+        assert await b.unfinished() == [], "another's"
+        assert await a.unfinished({"b1"}) == [], "at work on it"
+        ((batch, _),) = await a.unfinished()
+        assert batch.batch_id == "b1"
+
+
+@pytest.mark.parametrize("one_address", [False, True])
+async def test_silence_counts_after_a_change_of_hands_where_pushes_find_the_way(
+    state: dict[str, Any], one_address: bool
+) -> None:
+    async with open_shared_store(state["database_url"], 60.0) as store:
+        desk = await arrived(store)
+        sessions = list(desk.core.sessions)
+        await store.commit(desk.step(*[Happened(s, Trigger.INVOKED) for s in sessions], *map(Heard, sessions)))
+    async with open_shared_store(state["database_url"], 60.0, one_address=one_address) as other:
+        ((batch, _),) = await other.unfinished()
+    assert [r.reports for r in batch.rollouts.values()] == [one_address] * 2
+
+
+async def test_a_batch_whose_making_was_not_heard_of_is_worked_on(
+    settings: DispatcherSettings, batch: Make, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_it = SharedStore.create_batch
+    lost = [StoreTrouble("the connection broke at the end")]
+
+    async def create_batch(self: SharedStore, *args: Any, **named: Any) -> tuple[str, bool]:
+        made = await made_it(self, *args, **named)
+        if lost:
+            raise lost.pop()
+        return made
+
+    monkeypatch.setattr(SharedStore, "create_batch", create_batch)
+    async with serving(settings) as api:
+        body = batch([{"reward": 1}], n=2)
+        answer = await api.http.post("/v1/batches", json=body, headers={"idempotency-key": "k"})
+        assert answer.status_code == 503
+        results = await api.results((await api.submit(body, key="k"))["batch_id"])
+    assert [r["rollout"]["state"] for r in results] == ["succeeded"] * 2
+    assert list(runs(runs_dir).values()) == [1] * 2
+
+
+async def test_a_server_that_goes_away_at_the_start_is_waited_for(
+    settings: DispatcherSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = SharedStore.unfinished
+    away = [StoreTrouble("away")]
+
+    async def unfinished(self: SharedStore, *known: Any) -> Any:
+        if away:
+            raise away.pop()
+        return await read(self, *known)
+
+    monkeypatch.setattr(SharedStore, "unfinished", unfinished)
+    async with serving(settings) as api:
+
+        async def healthy() -> bool:
+            return (await api.http.get("/health")).status_code == 200 and not away
+
+        await eventually(healthy, "it serves when the server is back")
 
 
 async def test_a_dispatcher_that_was_overtaken_writes_nothing_of_the_batch(state: dict[str, Any]) -> None:
@@ -211,6 +276,8 @@ async def test_while_the_server_is_away_nothing_moves_and_health_says_so_and_the
             return answer.status_code == 503 and "PostgreSQL" in answer.json()["detail"]
 
         await eventually(unhealthy, "health tells that the server is away")
+        refused = await api.http.get(f"/v1/batches/{made['batch_id']}")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1"), "a client comes back for it"
         await asyncio.to_thread(postgres.start)
         results = await api.results(made["batch_id"])
     assert [r["rollout"]["state"] for r in results] == ["succeeded"] * 2
