@@ -52,8 +52,11 @@ fuzz: setup-dev ## Feed readers and routes anything for a long time (FUZZ_SECOND
 	  $(BIN)/python -m tests.fuzz.coverage_guided $$reader $(or $(FUZZ_SECONDS),300) || exit 1; done
 	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),2000) $(BIN)/python -m pytest tests/fuzz $(ARGS)
 
-soak: setup-dev ## Kill a gateway under load 200 times (KILLS=n): no answer lost, none doubled
-	@SOAK_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/gateway/test_restart.py -k under_load -s --timeout=7200
+soak: setup-dev ## Kill gateways and dispatchers under load, 200 times each (KILLS=n), recorded: nothing lost, doubled or leaked
+	@for seed in 1 2; do SOAK_RECORD=1 SOAK_SEED=$$seed SOAK_KILLS=$$(($(or $(KILLS),200) / 2)) \
+	  $(BIN)/python -m pytest tests/gateway/test_restart.py -k under_load -s --timeout=7200 || exit 1; done
+	@SOAK_RECORD=1 SOAK_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest tests/chaos -s --timeout=7200
+	@$(BIN)/python -m benchmarks.readme
 
 lint: setup-dev ## Formatting and lint rules, nothing changed
 	@$(BIN)/ruff format --check .

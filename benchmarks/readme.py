@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import soak
 from benchmarks.dispatcher import scale, side_by_side, simulation
 from benchmarks.fidelity import table as fidelity
 from benchmarks.gateway import baseline
@@ -32,6 +33,8 @@ SECTIONS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "side_by_side": side_by_side.text,
     "scale": scale.text,
     "simulation": simulation.text,
+    "soak": soak.text,
+    "chaos": soak.text,
 }
 """Name of a recorded run, and its table in Markdown."""
 

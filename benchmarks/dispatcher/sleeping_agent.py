@@ -4,11 +4,13 @@ so it imports as little as it can and serves one connection at a time.
 Payload: ``sleep_s``. The result's ``done_at`` is when it began to save it (Unix seconds). It pushes where asked to.
 """
 
+import contextlib
 import json
 import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 
 def call(method: str, url: str, body: object, key: str = "") -> None:
@@ -46,7 +48,7 @@ def rollout(payload: dict, session: str, key: str) -> None:
         call("POST", report["url"], done, report["key"])
 
 
-def answer(connection: socket.socket, busy: list[threading.Thread]) -> None:
+def answer(connection: socket.socket, busy: list[threading.Thread], work: Callable[[dict, str, str], None]) -> None:
     data = b""
     while b"\r\n\r\n" not in data:
         if not (more := connection.recv(65536)):
@@ -56,7 +58,9 @@ def answer(connection: socket.socket, busy: list[threading.Thread]) -> None:
     first, *lines = head.decode().split("\r\n")
     headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines)}
     while len(body) < int(headers.get("content-length", 0)):
-        body += connection.recv(65536)
+        if not (more := connection.recv(65536)):
+            return
+        body += more
     if first.startswith("GET"):
         said: dict = {"status": "HealthyBusy" if busy and busy[0].is_alive() else "Healthy"}
     else:
@@ -65,7 +69,7 @@ def answer(connection: socket.socket, busy: list[threading.Thread]) -> None:
         config = payload["_rollout"]
         key = f"{config['exp_id']}/{config['input_id']}/{session}.json"
         if not busy:
-            busy.append(threading.Thread(target=rollout, args=(payload, session, key), daemon=True))
+            busy.append(threading.Thread(target=work, args=(payload, session, key), daemon=True))
             busy[0].start()
         said = {"status": "processing", "s3_bucket": config["s3_bucket"], "result_key": key}
     raw = json.dumps(said).encode()
@@ -75,14 +79,15 @@ def answer(connection: socket.socket, busy: list[threading.Thread]) -> None:
     connection.sendall(head.encode() + raw)
 
 
-def main() -> None:
+def serve(work: Callable[[dict, str, str], None]) -> None:
+    """Take invocations for ever; ``work`` gets the first one's payload, session id and result key, in a thread."""
     busy: list[threading.Thread] = []
     with socket.create_server(("127.0.0.1", int(os.environ["PORT"])), backlog=64) as server:
         while True:
             connection, _ = server.accept()
-            with connection:
-                answer(connection, busy)
+            with connection, contextlib.suppress(ConnectionError):  # a caller may be killed while it waits
+                answer(connection, busy, work)
 
 
 if __name__ == "__main__":
-    main()
+    serve(rollout)

@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from benchmarks import soak
 from rollway_wire.codec import trajectory_tree
 from tests.gateway.restarting import Restarting, kill_under_load
 from tests.kit.deadlines import eventually
@@ -20,6 +21,7 @@ from tests.kit.scripted_model import write_model
 from tests.kit.services import Services
 
 KILLS = int(os.environ.get("SOAK_KILLS", "4"))
+SEED = int(os.environ.get("SOAK_SEED", "1"))
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
@@ -144,6 +146,8 @@ async def test_a_second_process_on_the_folder_refuses_to_start(
 
 async def test_kills_under_load_lose_and_double_nothing(services: Services, tmp_path: Path) -> None:
     """`make soak` does it with many more."""
-    seen = await kill_under_load(services, tmp_path / "journal", kills=KILLS, agents=6, seed=KILLS)
+    seen = await kill_under_load(services, tmp_path / "journal", kills=KILLS, agents=6, seed=SEED)
     print(dict(seen))
     assert seen["killed"] == KILLS and seen["answered"] > KILLS, seen
+    if "SOAK_RECORD" in os.environ:
+        soak.record("soak", f"gateway, seed {SEED}", seed=SEED, counts=seen)
