@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from rollway_gateway.app import GatewayApp
+from rollway_gateway.processes.folder import claim
 from rollway_gateway.processes.supervisor import Supervisor, inherited
 from rollway_gateway.render.certify import main as certify
 from rollway_gateway.settings import GatewaySettings
@@ -91,6 +92,7 @@ def main(argv: list[str] | None = None) -> None:
     if chosen.process is not None:
         sock, admin, told = inherited(chosen)
     else:
+        claim(chosen.journal_folder, 1)
         sock = serve.bind_or_refuse(chosen.host, chosen.port)
     if admin is None and chosen.admin_port is not None:
         admin = serve.bind_or_refuse(chosen.admin_interface, chosen.admin_port), chosen.admin_interface

@@ -301,6 +301,36 @@ async def test_no_header_keeps_a_request_in_the_wrong_process(services: Services
         assert (await admin.get("/v1/pools/default")).json()["sessions"] == 6
 
 
+async def test_another_number_of_processes_does_not_lose_the_sessions_of_a_journal(
+    services: Services, engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    """It is refused, and with the same number every session is there."""
+    env = {"ROLLWAY_GATEWAY_PORT": "0", "ROLLWAY_GATEWAY_ADMIN_PORT": "0", "ROLLWAY_GATEWAY_JOURNAL_DIR": str(tmp_path)}
+    command = ["-m", "rollway_gateway", "--worker", engine.url, "--processes"]
+    ids = [_id_for(home) for home in PLACES]
+    for again in (False, True):
+        running = await services.start_async("gateway", [*command, "2"], env=env)
+        async with httpx.AsyncClient(base_url=listening_url(running.logs(), "admin_url"), timeout=60) as admin:
+            for session_id in ids:
+                opened = await admin.post("/v1/sessions", json={"session_id": session_id})
+                assert opened.status_code == (200 if again else 201), opened.text
+        assert await asyncio.to_thread(running.stop) == 0
+        for count in ("1", "3"):
+            refused = services.spawn("gateway", [*command, count], env=env)
+            assert await asyncio.to_thread(refused.wait, 60) == 2
+            assert "holds the sessions of 2 process(es)" in refused.logs()
+    alone = services.spawn(
+        "gateway", ["-m", "rollway_gateway"], env={**env, "ROLLWAY_GATEWAY_JOURNAL_DIR": str(tmp_path / "0")}
+    )
+    await eventually(alone.ready, "one process alone serves a folder that is one process's", 60)
+    await asyncio.to_thread(alone.stop)
+    refused = services.spawn(
+        "gateway", [*command, "2"], env={**env, "ROLLWAY_GATEWAY_JOURNAL_DIR": str(tmp_path / "0")}
+    )
+    assert await asyncio.to_thread(refused.wait, 60) == 2
+    assert "holds the sessions of 1 process(es)" in refused.logs()
+
+
 async def test_workers_are_counted_and_a_worker_is_named(services: Services) -> None:
     refused = services.spawn("gateway", ["-m", "rollway_gateway", "--workers", "http://127.0.0.1:1"])
     assert await asyncio.to_thread(refused.wait, 30) == 2

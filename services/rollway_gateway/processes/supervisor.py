@@ -28,6 +28,7 @@ import structlog
 from fastapi import FastAPI
 
 from rollway_gateway.processes.asking import Processes
+from rollway_gateway.processes.folder import claim
 from rollway_gateway.processes.front import front
 from rollway_gateway.settings import GatewaySettings
 from rollway_kit import serve
@@ -53,6 +54,7 @@ class Supervisor:
         count = settings.processes
         base = settings.port
         self._settings = settings
+        claim(settings.journal_folder, count)
         self.sockets = [serve.bind_or_refuse(settings.host, base + k if base else 0) for k in range(count)]
         self._inside = [serve.bind_or_refuse("127.0.0.1", 0) for _ in range(count)]
         self.admin = serve.bind_or_refuse(settings.admin_interface, settings.admin_port)
