@@ -67,9 +67,9 @@ class Run:
         for subject in self._subjects:
             numbers = found.get(subject.name, {})
             if subject.ours and (grown := turns.growth(numbers, found.get(FLOOR, {}))) is not None:
-                numbers["turns_growth_apart_from_bodies"] = grown
+                numbers[baseline.TURNS_GROWTH] = grown
             if subject.processes > 1 and (times := scale.times(found.get("rollway", {}), numbers)) is not None:
-                numbers["scale_times_one_process"] = times
+                numbers[baseline.TIMES] = times
         return found
 
     def spread(self) -> dict[str, dict[str, list[float | int | None]]]:

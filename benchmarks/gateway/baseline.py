@@ -14,6 +14,7 @@ TOLERANCE = 1.3
 """A ratio may be so many times its baseline."""
 BYTES_SLACK = 2048
 """Kept memory is compared as it is; an allocator's rounding over a few hundred calls is not a regression."""
+TURNS_GROWTH, TIMES = "turns_growth_apart_from_bodies", "scale_times_one_process"
 COMPARED_BYTES = ("first_turn_kept_bytes", "later_turn_kept_bytes")
 
 
@@ -25,11 +26,19 @@ def regressions(now: Results, then: Results, subject: str) -> list[str]:
         if new is not None and old is not None and new > old * TOLERANCE:
             found.append(f"{subject} {name}: {new:.2f}× the floor, baseline {old:.2f}×")
         before = then.get(subject, {}).get(name)
+        if name in (TURNS_GROWTH, TIMES) and value is not None and before is not None:
+            found += _apart(subject, name, value, before)
         if name not in COMPARED_BYTES or value is None or before is None:
             continue
         if value > before * TOLERANCE + BYTES_SLACK:
             found.append(f"{subject} {name}: {value:,.0f} bytes, baseline {before:,.0f}")
     return found
+
+
+def _apart(subject: str, name: str, value: float, before: float) -> list[str]:
+    """Ratios by themselves: growth may not rise, nor what two processes do fall."""
+    worse = value > before * TOLERANCE if name == TURNS_GROWTH else value < before / TOLERANCE
+    return [f"{subject} {name}: {value:.2f}, baseline {before:.2f}"] if worse else []
 
 
 def save(path: Path, **content: Any) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gateway import baseline, table
+from benchmarks.gateway.turns import growth
 from benchmarks.load_answers import Answers, Script
 from benchmarks.load_client import Call, run_load
+from rollway_gateway.capture.routing import Reported, read_rows
 from tests.rules.repository import ROOT
 
 
@@ -20,8 +22,9 @@ from tests.rules.repository import ROOT
 def test_a_small_run_measures_floor_and_gateway_and_its_counts_are_exact(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gateway", "--quick", "--rounds", "1", "--suites", "plain,stream,memory",
-         "--subjects", "relay,rollway", "--out", str(out)],
+        [sys.executable, "-m", "benchmarks.gateway", "--quick", "--rounds", "1",
+         "--suites", "plain,stream,memory,rendering,routing,scale", "--subjects", "relay,rollway,rollway-two",
+         "--out", str(out)],
         cwd=ROOT, capture_output=True, text=True, timeout=380, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -33,6 +36,9 @@ def test_a_small_run_measures_floor_and_gateway_and_its_counts_are_exact(tmp_pat
     assert relay["stream_events_per_call"] == ours["stream_events_per_call"] == Script().events
     assert ours["plain_cpu_ms_per_call"] > 0 and ours["stream_us_per_event"] > 0
     assert ours["first_turn_kept_bytes"] is not None and relay["first_turn_kept_bytes"] is None
+    assert ours["rendering_next_loop_late_max_ms"] > 0 and ours["routing_cpu_ms_per_call"] > 0
+    two = run["results"]["rollway-two"]
+    assert 0.5 <= two["scale_busiest_share"] < 1 and two["scale_times_one_process"] > 1
     assert "rollway" in ended.stdout
 
 
@@ -87,6 +93,47 @@ async def test_events_of_a_stream_are_counted_without_its_end() -> None:
     async with await _serve(stream) as server:
         got = await run_load(_url(server), [CALL] * 3, in_flight=1)
     assert (got.events, got.ok) == (6, 3)
+
+
+def test_growth_is_what_a_longer_context_costs_apart_from_its_bodies() -> None:
+    def run(short: float, long: float, bodies: float) -> dict[str, float | int | None]:
+        return {"turns_4k_cpu_ms_per_call": short, "turns_4k_bodies_ms": bodies,
+                "turns_128k_cpu_ms_per_call": long, "turns_128k_bodies_ms": 30 * bodies}  # fmt: skip
+
+    floor: dict[str, float | int | None] = {"turns_4k_cpu_ms_per_call": 0.1, "turns_128k_cpu_ms_per_call": 1.0}
+    found = growth(run(2.2, 6.2, 0.1), floor)
+    assert found is not None and round(found, 3) == 1.1
+    assert growth({"turns_4k_cpu_ms_per_call": 1.0, "turns_4k_bodies_ms": 0.1}, floor) is None
+    assert growth(run(2.2, 6.2, 0.1), {}) is None
+
+
+def test_growth_may_not_rise_and_two_processes_may_not_do_less() -> None:
+    def run(grown: float, times: float) -> dict[str, dict[str, float | int | None]]:
+        return {"ours": {"turns_growth_apart_from_bodies": grown, "scale_times_one_process": times}}
+
+    assert baseline.regressions(run(1.3, 1.5), run(1.1, 1.9), "ours") == []
+    assert baseline.regressions(run(1.0, 2.0), run(1.4, 1.4), "ours") == []
+    assert len(baseline.regressions(run(1.6, 1.4), run(1.1, 1.9), "ours")) == 2
+
+
+def _ids_of(answer: bytes) -> list[int]:
+    got = json.loads(answer.partition(b"\r\n\r\n")[2] or answer)
+    ids: list[int] = got.get("prompt_token_ids") or got["choices"][0]["prompt_token_ids"]
+    assert got["usage"]["prompt_tokens"] == len(ids)
+    return ids
+
+
+def test_an_answer_of_the_load_engine_gives_back_the_prompt_it_was_asked_with() -> None:
+    answers = Answers(Script(prompt_tokens=4, sampled_tokens=8))
+    assert _ids_of(answers.any_chat.of(b"5,6,7")) == _ids_of(answers.completions.whole.of(b"5,6,7")) == [5, 6, 7]
+    assert len(_ids_of(answers.chat)) == 4
+
+
+def test_routing_of_the_load_engine_is_a_row_for_each_token_but_the_last() -> None:
+    answers = Answers(Script(prompt_tokens=4, sampled_tokens=8, routing_bytes=100))
+    text = json.loads(answers.chat.partition(b"\r\n\r\n")[2])["choices"][0]["routed_experts"]
+    rows = read_rows([Reported(text, 0, 12)])
+    assert (rows.end, rows.layers, rows.top_k) == (11, 100, 1)
 
 
 FLOOR = {"plain_cpu_ms_per_call": 0.1, "first_turn_kept_bytes": None}
