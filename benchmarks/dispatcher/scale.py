@@ -242,7 +242,8 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="write the run to baselines/scale.json")
     args = parser.parse_args()
     rows, cores, described = [], machine.cores(), machine.described()
-    sizes = [(int(n), True) for n in args.sizes.split(",")] + [(int(n), False) for n in args.silent.split(",") if n]
+    sizes = [(int(n), True) for n in args.sizes.split(",") if n]
+    sizes += [(int(n), False) for n in args.silent.split(",") if n]
     for n, pushes in sizes:
         print(f"{n} rollouts", file=sys.stderr, flush=True)
         rows.append(uvloop.run(measure(n, args.sleep, cores, pushes=pushes)))

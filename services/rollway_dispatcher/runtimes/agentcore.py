@@ -72,6 +72,7 @@ class AgentCoreRuntimes:
                     connect_timeout=10,
                     read_timeout=INVOKE_TIMEOUT_S,
                     max_pool_connections=256,
+                    user_agent="rollway",  # else the SDK puts one together anew for each call
                 )
                 made = aioboto3.Session().client(
                     "bedrock-agentcore", region_name=region, endpoint_url=endpoint_url, config=config
