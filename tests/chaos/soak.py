@@ -29,7 +29,6 @@ MOMENT_PATIENCE_S = 3.0
 POSTGRES_EVERY = 8
 """Kills between two failures of PostgreSQL."""
 SETTLE_S = 180.0
-TRAINERS = 6
 
 
 @dataclass
@@ -40,6 +39,7 @@ class Plan:
     """State on it, and two dispatchers; None: in a file, and one."""
     silences: float = 0.0
     """Probability that S3 does not answer at all."""
+    trainers: int = 3
 
 
 async def soak(plan: Plan, services: Services, bucket: Bucket, folder: Path) -> Account:
@@ -54,7 +54,7 @@ async def soak(plan: Plan, services: Services, bucket: Bucket, folder: Path) -> 
         for replica in replicas:
             replica.spawn()
             await replica.ready()
-        trainers = [Trainer(n, world, plan.seed) for n in range(TRAINERS)]
+        trainers = [Trainer(n, world, plan.seed) for n in range(plan.trainers)]
         killer = Killer(plan, world, replicas)
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ from tests.kit.services import Services
 
 KILLS = int(os.environ.get("SOAK_KILLS", "20"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
-SILENCES = 0.002 if KILLS > 20 else 0.0
-"""Each costs the dispatcher half a minute."""
+FULL: dict[str, Any] = {"silences": 0.002, "trainers": 6} if KILLS > 20 else {}
+"""More at once; and S3 silent now and then, which costs the dispatcher half a minute each time."""
 HEADLINES = (
     "kills", "batches", "rollouts", "starts", "retries", "lost", "doubled", "started too often", "leaked",
     "wrong outcome", "bugs logged",
@@ -40,13 +41,13 @@ async def _soaks(plan: Plan, services: Services, s3: Bucket, folder: Path, part:
         recorded.record("chaos", part, seed=plan.seed, counts=counts | dict(sorted(account.counts.items())))
 
 
-@pytest.mark.timeout(7200 if KILLS > 20 else 300)
+@pytest.mark.timeout(7200 if KILLS > 20 else 600)
 async def test_one_dispatcher_on_a_file(services: Services, s3: Bucket, tmp_path: Path) -> None:
-    await _soaks(Plan(KILLS // 2, SEED, silences=SILENCES), services, s3, tmp_path / "world", "SQLite, one dispatcher")
+    await _soaks(Plan(KILLS // 2, SEED, **FULL), services, s3, tmp_path / "world", "SQLite, one dispatcher")
 
 
-@pytest.mark.timeout(7200 if KILLS > 20 else 300)
+@pytest.mark.timeout(7200 if KILLS > 20 else 600)
 async def test_two_dispatchers_on_postgres(services: Services, s3: Bucket, tmp_path: Path) -> None:
     with PostgresServer() as server:
-        plan = Plan(KILLS // 2, SEED, server, SILENCES)
+        plan = Plan(KILLS // 2, SEED, server, **FULL)
         await _soaks(plan, services, s3, tmp_path / "world", "PostgreSQL, two dispatchers")

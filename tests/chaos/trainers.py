@@ -95,7 +95,7 @@ class Trainer:
         }  # fmt: skip
 
     def _runtime(self) -> dict[str, Any]:
-        if self._number % 4 == 3:
+        if self._number % 3 == 2:
             return {"kind": "process", "command": [sys.executable, *AGENT], "env": AGENT_ENV}
         endpoint = self._world.runtime.url
         return {"kind": "agentcore", "agent_runtime_arn": ARN, "endpoint_url": endpoint, "tps_limit": TPS}
