@@ -8,11 +8,11 @@ A client that leaves does not end the call at once: for ``grace_s`` it goes on, 
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Awaitable, Callable
 
 import structlog
+import xxhash
 from starlette.types import Message, Receive, Send
 
 from rollway_gateway.delivery import Delivery
@@ -130,4 +130,7 @@ class KeptAnswer:
 
 
 def digest(asked: Asked) -> bytes:
-    return hashlib.sha256(asked[0].encode() + b"\0" + asked[1]).digest()[:16]
+    """16 bytes that name a request. Not cryptographic: they are compared within one session, and bodies are long."""
+    hashed = xxhash.xxh3_128(asked[0].encode() + b"\0")
+    hashed.update(asked[1])
+    return hashed.digest()
