@@ -150,6 +150,7 @@ class Gateway:
             log.warning("fence_aborts", pool=pool.name, calls=pool.in_flight)
             pool.abort_calls(f"the pool {pool.name!r} was fenced for a weight update")
             await self._drained(pool, self.settings.drain_s)
+        await self._answered(pool)
         return await self.reconciled(pool)
 
     async def pause(self, pool: Pool, how: PausePool) -> PoolState:
@@ -159,6 +160,7 @@ class Gateway:
         if how.in_flight == "abort":
             await abort_generations(self.client, [call.upstream for call in pool.calls], how.timeout_s)
         await self._drained(pool, how.timeout_s)
+        await self._answered(pool)
         return await self.reconciled(pool)
 
     async def reconciled(self, pool: Pool) -> PoolState:
@@ -176,6 +178,21 @@ class Gateway:
                 await idle.wait()
         except TimeoutError:
             return
+
+    @staticmethod
+    async def _answered(pool: Pool) -> None:
+        """A call leaves its pool once it is recorded, and its worker once its answer is written down and out: only then
+        are the two compared. Clients that read slowly are not waited for long."""
+        busy = [worker for worker in pool.workers.values() if worker.active]
+        if pool.in_flight or not busy:
+            return
+        left = [asyncio.Event() for _ in busy]
+        for worker, event in zip(busy, left, strict=True):
+            worker.when_idle.append(event.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RECONCILE_S):
+                for event in left:
+                    await event.wait()
 
     # -- sessions
 
