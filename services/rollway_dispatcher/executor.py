@@ -105,6 +105,7 @@ class Executor:
         self._tell = tell
         self._collecting = asyncio.Semaphore(COLLECT_AT_ONCE)  # bounds the results and trajectories in memory
         self._invoking: set[str] = set()
+        self._opening: dict[str, asyncio.Task[SessionTicket]] = {}
 
     # Start.
 
@@ -164,13 +165,29 @@ class Executor:
         )
         try:
             async with asyncio.timeout(GATEWAY_PATIENCE_S):
-                return await _until_reached(lambda: gateway.open_session(spec), "gateway")
+                return await _until_reached(lambda: self._opened(gateway, spec), "gateway")
         except TimeoutError:
             message = f"the gateway opened no session within {GATEWAY_PATIENCE_S:g} s"
             raise StartError(FailureType.START_FAILED, message) from None
         except RollwayError as error:
             kind = FailureType.CONTRACT_ERROR if error.status < 500 else FailureType.START_FAILED
             raise StartError(kind, error.detail) from error
+
+    async def _opened(self, gateway: GatewayClient, spec: SessionSpec) -> SessionTicket:
+        """Opened, or not; never in between: a request that was sent goes on when its start is cancelled, and the stop
+        waits for it. Sealed before it is open, a session is unknown to the gateway, and open ever after."""
+        assert spec.session_id is not None
+        session_id, opening = spec.session_id, asyncio.create_task(gateway.open_session(spec))
+        self._opening[session_id] = opening
+
+        def over(task: asyncio.Task[SessionTicket]) -> None:
+            if self._opening.get(session_id) is task:
+                del self._opening[session_id]
+            if not task.cancelled():
+                task.exception()  # whoever waits gets it; nobody may
+
+        opening.add_done_callback(over)
+        return await asyncio.shield(opening)
 
     def _gateway_or_refuse(self) -> GatewayClient:
         if self._gateway is None:
@@ -301,6 +318,8 @@ class Executor:
         """No more model calls for this session, whatever its agent does until it is gone; False: to be tried again."""
         if order.capture is None or self._gateway is None or e.sealed:
             return True
+        if (opening := self._opening.get(e.session_id)) is not None:
+            await asyncio.wait([opening])
         try:
             await self._gateway.seal_session(e.session_id)
         except NotFound:

@@ -16,6 +16,7 @@ from rollway_dispatcher.bell import Bell
 from rollway_dispatcher.database import StoreTrouble
 from rollway_dispatcher.engine import Engine
 from rollway_dispatcher.order import batch_of
+from rollway_dispatcher.postgres_database import PASSING
 from rollway_dispatcher.s3_events import Made
 from rollway_dispatcher.shared_store import CHANNEL, SharedStore
 from rollway_dispatcher.step import CancelBatch, CancelRollout, News
@@ -99,7 +100,7 @@ class Fleet:
         while True:
             try:
                 db = await asyncpg.connect(self._url, timeout=10)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as e:
+            except PASSING as e:
                 log.warning("not_listening", why=str(e))
                 await asyncio.sleep(RECONNECT_S)
                 continue
@@ -109,10 +110,10 @@ class Fleet:
                 await db.add_listener(CHANNEL, lambda *said: self._hear(json.loads(said[3])))
                 self._bell.ring_all()
                 await gone.wait()
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as e:
+            except PASSING as e:
                 log.warning("not_listening", why=str(e))
             finally:
-                with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                with suppress(*PASSING):
                     await db.close(timeout=2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from array import array
@@ -25,6 +26,11 @@ class ScriptedGateway:
         self.spoiled: dict[str, str] = {}
         self.refuse: int | None = None
         """Status with which new sessions are refused."""
+        self.gate = asyncio.Event()
+        """Sessions open when it is set."""
+        self.gate.set()
+        self.opening = 0
+        """Requests to open one that wait for it."""
         self.loads: list[dict[str, Any]] = []
         """What the engines of every pool say of their load."""
         self.load_asked = 0
@@ -72,6 +78,9 @@ class ScriptedGateway:
 
     async def _open(self, request: web.Request) -> web.Response:
         spec = await request.json()
+        self.opening += 1
+        await self.gate.wait()
+        self.opening -= 1
         if self.refuse is not None:
             return web.json_response({"detail": f"no pool {spec['pool']}"}, status=self.refuse)
         known = self.sessions.setdefault(spec["session_id"], spec)

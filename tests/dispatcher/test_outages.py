@@ -88,6 +88,25 @@ async def test_a_session_is_gone_only_when_its_gateway_session_is_sealed_too(
         assert gateway.sealed == gateway.sessions.keys()
 
 
+async def test_a_session_that_was_being_opened_when_its_batch_ended_is_sealed(
+    settings: DispatcherSettings, batch: Make, gateway: ScriptedGateway, runs_dir: Path
+) -> None:
+    gateway.gate.clear()
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"reward": 1}], n=2))
+        await eventually(lambda: gateway.opening == 2, "both sessions are being opened")
+        await api.cancel(made["batch_id"])
+        await asyncio.sleep(0.3)  # a stop that does not wait would find no session, and be done
+        gateway.gate.set()
+
+        async def none_left() -> bool:
+            return (await api.http.get("/v1/sessions")).json() == []
+
+        await eventually(none_left, "the sessions are gone")
+        assert gateway.sealed == gateway.sessions.keys() and len(gateway.sealed) == 2
+    assert not runs(runs_dir)
+
+
 async def test_a_start_waits_while_its_input_cannot_be_read(
     settings: DispatcherSettings, batch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
