@@ -110,11 +110,15 @@ class Executor:
     # Start.
 
     async def start(self, e: Start, order: Order) -> None:
-        """INVOKED, NOTICED (a resumed start whose result is there) or StartFailed."""
+        """INVOKED, NOTICED (a start resumed or not heard of, whose result is there) or StartFailed."""
         try:
             failure = await self._start(e, order)
         except StartError as error:
             failure = error.failure
+            if failure.type is FailureType.START_FAILED and await self._ran_all_the_same(e, order):
+                log.info("start_unheard", rollout_id=e.rollout_id, session_id=e.session_id, why=failure.message)
+                self._tell(Happened(e.session_id, Trigger.NOTICED))
+                return
         except Exception as error:
             log.exception("start_broke", rollout_id=e.rollout_id, session_id=e.session_id)
             failure = Failure(
@@ -139,6 +143,15 @@ class Executor:
             return wrong
         self._tell(Happened(e.session_id, Trigger.INVOKED))
         return None
+
+    async def _ran_all_the_same(self, e: Start, order: Order) -> bool:
+        """The agent's answer was lost, and its result is saved: a result that exists wins."""
+        try:
+            async with asyncio.timeout(PARTIAL_PATIENCE_S):
+                return await self._saved(order, e.group_id, e.session_id)
+        except (TimeoutError, RollwayError) as error:
+            log.warning("result_not_looked_for", session_id=e.session_id, why=str(error) or "time-out")
+            return False
 
     async def _payload(self, e: Start) -> dict[str, Any]:
         """Waits while the state cannot be read: no attempt has failed because of that."""

@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from rollway_dispatcher.runtimes.processes import LocalProcess
+from rollway_dispatcher.runtimes.runtime import StartError
 from rollway_dispatcher.settings import DispatcherSettings
+from rollway_wire.failures import FailureType
 from tests.dispatcher.harness import agent_pids, process_runtime, runs, serving
 from tests.dispatcher.scripted_gateway import ScriptedGateway
 from tests.kit.deadlines import eventually
+from tests.kit.object_storage import Bucket
 
 Make = Callable[..., dict[str, Any]]
 
@@ -186,3 +190,25 @@ async def test_an_agent_that_does_not_serve_in_time_is_start_failed(settings: Di
 def _session_of(pid: int) -> str:
     raw = Path(f"/proc/{pid}/environ").read_bytes().decode()
     return dict(item.split("=", 1) for item in raw.split("\0") if "=" in item)["ROLLWAY_SESSION_ID"]
+
+
+async def test_a_result_wins_over_a_start_whose_answer_was_lost(
+    settings: DispatcherSettings, batch: Make, s3: Bucket, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = LocalProcess.start
+
+    async def unheard(self: LocalProcess, session_id: str, payload: bytes) -> bytes:
+        await answered(self, session_id, payload)
+
+        async def saved() -> bool:
+            return any(session_id in key for key in await asyncio.to_thread(s3.keys, ""))
+
+        await eventually(saved, "the agent saved its result")
+        raise StartError(FailureType.START_FAILED, "the answer was lost")
+
+    monkeypatch.setattr(LocalProcess, "start", unheard)
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"reward": 0.5}], limits={"max_attempts": 1}))
+        (result,) = await api.results(made["batch_id"])
+    assert (result["rollout"]["state"], result["rollout"]["rewards"]) == ("succeeded", [0.5])
+    assert list(runs(runs_dir).values()) == [1]
