@@ -51,6 +51,9 @@ ABSENT_PATIENCE_S = 15.0
 """How long a result that was announced may be missing in S3."""
 PARTIAL_PATIENCE_S = 10.0
 """How long sealing is retried for a rollout that has failed anyway."""
+UNHEARD_S = 10.0
+"""How long a stop looks again for a session that the gateway does not know: what a dispatcher sent before it was killed
+may arrive after the stop, first the session, then its start."""
 STOP_GIVEN_UP_S = 8 * 3600.0
 """AgentCore ends every session after eight hours: older ones are gone."""
 COLLECT_AT_ONCE = 64
@@ -301,10 +304,16 @@ class Executor:
     async def stop(self, e: Stop, order: Order) -> None:
         """Stopped, always, once the runtime has confirmed it and the gateway takes no more of its model calls."""
         pause = _FIRST_PAUSE_S
-        sealed, stopped_at = False, None
+        sealed, unheard, stopped_at = False, False, None
+        began = self._clock.now()
         while True:
             try:
-                sealed = sealed or await self._sealed(e, order)
+                if not sealed:
+                    sealed, known = await self._sealed(e, order)
+                    sealed = sealed and (known or self._clock.now() - began >= UNHEARD_S)
+                    if sealed and unheard:
+                        stopped_at = None  # once more: its start may have arrived after the first
+                    unheard = unheard or not known
                 if stopped_at is None:
                     await self._runtimes.of(order.runtime).stop(e.session_id)
                     stopped_at = self._clock.now()
@@ -327,17 +336,18 @@ class Executor:
             pause = min(pause * 2, _LONGEST_STOP_PAUSE_S)
         self._tell(Stopped(e.session_id))
 
-    async def _sealed(self, e: Stop, order: Order) -> bool:
-        """No more model calls for this session, whatever its agent does until it is gone; False: to be tried again."""
+    async def _sealed(self, e: Stop, order: Order) -> tuple[bool, bool]:
+        """No more model calls for this session, whatever its agent does until it is gone (False: to be tried again),
+        and whether the gateway knows it."""
         if order.capture is None or self._gateway is None or e.sealed:
-            return True
+            return True, True
         if (opening := self._opening.get(e.session_id)) is not None:
             await asyncio.wait([opening])
         try:
             await self._gateway.seal_session(e.session_id)
         except NotFound:
-            return True
+            return True, False
         except RollwayError as error:
             log.warning("seal_failed", session_id=e.session_id, why=error.detail)
-            return False
-        return True
+            return False, True
+        return True, True

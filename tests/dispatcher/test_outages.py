@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from rollway_dispatcher.database import StoreTrouble
+from rollway_dispatcher.executor import Executor
+from rollway_dispatcher.gateway import GatewayClient
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_dispatcher.store import Store
+from rollway_wire.gateway import SessionSpec, SessionTicket
 from tests.dispatcher.cuttable_proxy import CuttableProxy
 from tests.dispatcher.harness import agent_pids, process_runtime, runs, serving
 from tests.dispatcher.scripted_gateway import ScriptedGateway
@@ -105,6 +108,34 @@ async def test_a_session_that_was_being_opened_when_its_batch_ended_is_sealed(
         await eventually(none_left, "the sessions are gone")
         assert gateway.sealed == gateway.sessions.keys() and len(gateway.sealed) == 2
     assert not runs(runs_dir)
+
+
+async def test_a_session_whose_opening_arrives_after_its_stop_began_is_sealed(
+    settings: DispatcherSettings, batch: Make, gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what a killed dispatcher had sent: nobody of the living waits for it."""
+    sent: list[asyncio.Task[Any]] = []
+
+    async def unheard(self: Executor, client: GatewayClient, spec: SessionSpec) -> SessionTicket:
+        sent.append(asyncio.create_task(client.open_session(spec)))
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(Executor, "_opened", unheard)
+    gateway.gate.clear()
+    async with serving(settings) as api:
+        made = await api.submit(batch([{"reward": 1}]))
+        await eventually(lambda: gateway.opening == 1, "the session is being opened")
+        await api.cancel(made["batch_id"])
+        await asyncio.sleep(0.5)
+        gateway.gate.set()
+
+        async def none_left() -> bool:
+            return (await api.http.get("/v1/sessions")).json() == []
+
+        await eventually(none_left, "the session is gone")
+        assert gateway.sealed == gateway.sessions.keys() and len(gateway.sealed) == 1
+    await asyncio.gather(*sent)
 
 
 async def test_a_start_waits_while_its_input_cannot_be_read(
