@@ -60,7 +60,10 @@ class Moves(ABC):
         if r.state in TERMINAL:
             return
         r.failure = Failure(type=FailureType.CANCELLED, message=reason)
+        refused = r.state is RolloutState.PENDING and r.refused_since is not None
         self._move(r, Trigger.CANCELLED, now)
+        if refused:  # the runtime started nothing, and the gateway's session was open by then
+            self._discharge(Duty.STOP, self.batches[r.batch_id], r, now, None)
 
     def _suspect(self, r: Rollout, failure: Failure | None, now: float) -> None:
         """S3 is asked before it counts."""

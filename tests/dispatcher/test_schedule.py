@@ -175,6 +175,17 @@ def test_throttling_keeps_the_session_pauses_the_runtime_and_fails_only_after_pa
     assert [p.rollout.failure and p.rollout.failure.type for p in step.published] == [FailureType.THROTTLED]
 
 
+def test_a_refused_start_that_is_cancelled_is_stopped_for_its_gateway_session_is_open() -> None:
+    desk = Desk(patience=30.0)
+    desk.step(Arrived(batch_of(1, 2)))
+    refused, other = (s.session_id for s in desk.starts())
+    desk.step(StartFailed(refused, Failure(type=FailureType.THROTTLED, message="slow down")))
+    step = desk.step(CancelBatch("b1", "enough"))
+    stops = [e.session_id for e in step.effects if isinstance(e, Stop)]
+    assert sorted(stops) == sorted([refused, other]) == sorted(s.session_id for s in step.stops_opened)
+    assert len(step.published) == 2
+
+
 def test_an_agent_that_reported_and_went_silent_is_suspected_and_one_that_never_did_is_not() -> None:
     desk = Desk(window=10.0)
     desk.step(Arrived(batch_of(1, 2, rollout_timeout_s=1000)))
