@@ -1,7 +1,8 @@
 """HTTP/1.1 connections to workers for model calls: what reading an answer costs is most of what a call costs.
 
 llhttp parses, and a read from the socket wakes the call that waits once, with no timer and no buffer between. TLS,
-name resolution and sockets are the event loop's. Other requests to workers, which are few, go by aiohttp.
+name resolution and sockets are the event loop's. Other requests to workers, which are few, go by aiohttp. Past 300
+lines because one answer's life runs through the connection, what reads it and what keeps it.
 
     post ──► pool ──► head ──► piece ──► whole ──► pool          kept alive
               └─ connect        └─ left early ──► closed          the engine aborts the generation

@@ -97,6 +97,7 @@ def own_api() -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["rollway"])
     _sessions(router)
     _pools(router)
+    _gates(router)
     return router
 
 
@@ -191,6 +192,8 @@ def _pools(router: APIRouter) -> None:
         gateway = _of(request)
         return await gateway.drain(gateway.pool(pool).worker(worker_id), body)
 
+
+def _gates(router: APIRouter) -> None:
     @router.post("/pools/{pool}/open")
     async def open_pool(body: OpenPool, request: Request, pool: str = PoolName) -> PoolState:
         """Accept calls, stamped with this policy version."""
