@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,6 +25,9 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 ASK = {"role": "user", "content": "What is 3 plus 4? Answer with a number."}
 LONG = 1900
 """Tokens of an answer that is still under way when something happens to it, also on a busy machine."""
+_LONG_TURN: dict[str, Any] = {
+    "model": "tiny", "messages": [ASK], "temperature": 1, "max_tokens": LONG, "extra_body": {"ignore_eos": True},
+}  # fmt: skip
 ONLY_CHAT = {("prompt log-probs", how) for how in STREAM if how != "whole"}
 """What goes as chat also when ids are known."""
 
@@ -83,18 +87,14 @@ async def _generated(http: httpx.AsyncClient, url: str) -> int:
     return sum(int(float(n)) for n in re.findall(r"^vllm:generation_tokens_total\{[^}]*\} (\S+)$", text, re.M))
 
 
-async def _message(
-    client: openai.AsyncOpenAI, body: dict[str, Any], *, stream: bool, begun: asyncio.Event | None = None
-) -> dict[str, Any]:
-    """The assistant message, put together from its deltas where they stream; ``begun`` is set with the first."""
+async def _message(client: openai.AsyncOpenAI, body: dict[str, Any], *, stream: bool) -> dict[str, Any]:
+    """The assistant message, put together from its deltas where they stream."""
     answer: Any = await client.chat.completions.create(**body, stream=stream)
     if not stream:
         whole: dict[str, Any] = answer.choices[0].message.model_dump(exclude_none=True)
         return whole
     message: dict[str, Any] = {"role": "assistant", "content": ""}
     async for chunk in answer:
-        if begun is not None and any(choice.delta.content for choice in chunk.choices):
-            begun.set()
         for choice in chunk.choices:
             message["content"] += choice.delta.content or ""
             for part in choice.delta.tool_calls or ():
@@ -166,9 +166,10 @@ async def test_a_weight_update_in_the_middle_of_a_turn_keeps_it_whole(
     engine's counter knows of no token that the session does not."""
     gateway, url = real
     async with engine_client() as http:
-        for _ in range(8):  # the engine core may be done while its API process still streams: such a turn is not cut
+        whole_s = await _seconds_of_a_turn(gateway, stream=stream)
+        for part in (0.5, 0.3, 0.6, 0.2, 0.4, 0.1, 0.7, 0.05):  # the engine may be done early, or its API process late
             before = await _generated(http, url)
-            made, cut = await _updated_in_a_turn(gateway, http, url, stream=stream)
+            made, cut = await _updated_in_a_turn(gateway, http, url, stream=stream, after_s=part * whole_s)
             assert made.ledger.sampled == await _generated(http, url) - before == LONG
             (turn,) = made.turns
             assert (turn.incomplete, turn.finish_reason, made.mode) == (None, "length", "exact")
@@ -183,24 +184,26 @@ async def test_a_weight_update_in_the_middle_of_a_turn_keeps_it_whole(
     assert max(abs(a - b) for a, b in zip(values, turn.logprobs, strict=True)) <= 1e-4
 
 
+async def _seconds_of_a_turn(gateway: RunningGateway, *, stream: bool) -> float:
+    """How long the engine takes for the turn that the update shall cut, here and now."""
+    ticket = await gateway.open()
+    async with gateway.openai(ticket, timeout=120) as client:
+        begun = time.monotonic()
+        await _message(client, dict(_LONG_TURN), stream=stream)
+        return time.monotonic() - begun
+
+
 async def _updated_in_a_turn(
-    gateway: RunningGateway, http: httpx.AsyncClient, url: str, *, stream: bool
+    gateway: RunningGateway, http: httpx.AsyncClient, url: str, *, stream: bool, after_s: float
 ) -> tuple[Trajectory, bool]:
     """A session of one turn with an update while it is answered, and whether the engine was still at it."""
     await gateway.http.post("/v1/pools/default/open", json={"policy_version": 1})
     ticket = await gateway.open()
-    body: dict[str, Any] = {"model": "tiny", "messages": [ASK], "temperature": 1, "max_tokens": LONG}
-    body["extra_body"] = {"ignore_eos": True}
     async with gateway.openai(ticket, timeout=120) as client:
-        begun = asyncio.Event()
-        asking = asyncio.create_task(_message(client, body, stream=stream, begun=begun))
+        asking = asyncio.create_task(_message(client, dict(_LONG_TURN), stream=stream))
         worker = gateway.inside.workers()[0]
         await eventually(lambda: worker.active or asking.done(), "a call at the worker")
-        assert not asking.done(), asking
-        if stream:  # the first delta says it earlier than /metrics, which waits behind the stream
-            await eventually(lambda: begun.is_set() or asking.done(), "the engine generates")
-        else:
-            await eventually(lambda: _running(http, url), "the engine generates")
+        await asyncio.wait([asking], timeout=after_s)
         (await gateway.http.post("/v1/pools/default/pause", json={"timeout_s": 0})).raise_for_status()
         (await http.post(f"{url}/pause", params={"mode": "abort"})).raise_for_status()
         await eventually(lambda: asking.done() or _held(gateway), "the call waits at the gate or is answered")
@@ -209,11 +212,6 @@ async def _updated_in_a_turn(
         await gateway.http.post("/v1/pools/default/open", json={"policy_version": 2})
         await asking
     return await gateway.seal(ticket["session_id"]), cut
-
-
-async def _running(http: httpx.AsyncClient, url: str) -> bool:
-    text = (await http.get(f"{url}/metrics")).text
-    return any(float(n) for n in re.findall(r"^vllm:num_requests_running\{[^}]*\} (\S+)$", text, re.M))
 
 
 async def _held(gateway: RunningGateway) -> bool:
