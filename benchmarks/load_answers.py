@@ -25,6 +25,10 @@ WORDS = {
 """Each is one token of SmolLM2 with its leading space."""
 
 
+FIRST_SEED = 1_000_000
+"""Of seven digits, as all that follow it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Script:
     """What every call is answered. Prompts and answers are cuts of one endless sequence, so later turns extend earlier
@@ -56,6 +60,18 @@ def _logprob(k: int) -> float:
     return -((k * 0.37) % 3.0) - 0.012345678901234
 
 
+class Seeded:
+    """Bytes whose prompt begins with the request's seed as its first id, so that prompts differ where seeds do."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._before, _, self._after = answer.partition(b"%d" % FIRST_SEED)
+
+    def of(self, request: bytes) -> bytes:
+        at = request.find(b'"seed":') + 7
+        seed = request[at : at + len(str(FIRST_SEED))] if at > 6 else b""
+        return b"".join((self._before, seed if seed.isdigit() else b"%d" % FIRST_SEED, self._after))
+
+
 class Answers:
     """The bytes of one script."""
 
@@ -63,7 +79,7 @@ class Answers:
         self.script = script
         all_words = words(script.prompt_tokens + script.sampled_tokens)
         self._ids = [WORDS[w] for w in all_words]
-        self._prompt = self._ids[: script.prompt_tokens]
+        self._prompt = [FIRST_SEED, *self._ids[1 : script.prompt_tokens]]
         self._sampled = all_words[script.prompt_tokens :]
         self._usage = {
             "prompt_tokens": script.prompt_tokens,
@@ -73,11 +89,11 @@ class Answers:
         self._head = {"id": "chatcmpl-0123456789abcdef", "created": 1_700_000_000, "model": MODEL}
         n = script.sampled_tokens
         self.any_chat = Spliced(self._chat(ANY_IDS, any_usage(n)), n)
-        self.chat = whole(orjson.dumps(self._chat(self._prompt, self._usage)))
+        self.chat = Seeded(whole(orjson.dumps(self._chat(self._prompt, self._usage))))
         self.generate = whole(orjson.dumps(self._generate()))
         opening, *events = self._events()
         self.any_opening = Spliced({**opening, "prompt_token_ids": ANY_IDS}, n)
-        self.opening = chunk(orjson.dumps(opening))
+        self.opening = Seeded(chunk(orjson.dumps(opening)))
         self.events = [chunk(orjson.dumps(e)) for e in events]
         """Events after the opening, the same for every prompt."""
         self.end = framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"

@@ -177,12 +177,12 @@ class Connection(asyncio.Protocol):
         engine, answers = self._engine, self._engine.answers
         ids = None if engine.tokenizer is None else engine.rendered(orjson.loads(body))
         if b'"stream":true' in body or b'"stream": true' in body:
-            opening = answers.opening if ids is None else chunk(answers.any_opening.of(ids))
+            opening = answers.opening.of(body) if ids is None else chunk(answers.any_opening.of(ids))
             usage = answers.usage if ids is None else chunk(answers.any_usage.of(ids))
             end = usage + answers.end if _asks_usage(body) else answers.end
             engine.start_stream(self, iter([opening, *answers.events, end]))
         else:
-            self._later(answers.chat if ids is None else whole(answers.any_chat.of(ids)))
+            self._later(answers.chat.of(body) if ids is None else whole(answers.any_chat.of(ids)))
 
     def _complete(self, body: bytes) -> None:
         ids = prompt_ids(body)

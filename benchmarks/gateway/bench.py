@@ -19,10 +19,12 @@ from benchmarks.gateway.environments import ROOT, tokenizer
 from benchmarks.gateway.machine import Cores
 from benchmarks.gateway.process import Process, StartFailed
 from benchmarks.gateway.subjects import Launch, Subject, free_port
-from benchmarks.load_answers import MODEL, Script, words
+from benchmarks.load_answers import FIRST_SEED, MODEL, Script, words
 from benchmarks.load_client import Call, LoadResult, run_load
 
 START_S = 90.0
+GROUP = 8
+"""Sessions that begin with the same prompt, as the rollouts of a GRPO group do."""
 
 
 class Refused(RuntimeError):
@@ -47,9 +49,8 @@ def prompt(tokens: int) -> str:
 
 
 def body(messages: list[dict[str, object]], *, stream: bool = False, max_tokens: int = 256) -> bytes:
-    return orjson.dumps(
-        {"model": MODEL, "stream": stream, "max_tokens": max_tokens, "temperature": 1.0, "messages": messages}
-    )
+    asked = {"model": MODEL, "stream": stream, "max_tokens": max_tokens, "temperature": 1.0, "seed": FIRST_SEED}
+    return orjson.dumps({**asked, "messages": messages})
 
 
 class Bench:
@@ -60,6 +61,8 @@ class Bench:
         self.gateway = gateway
         self.url = url
         self._engine_url = engine_url
+        self._seeds: dict[str, int] = {}
+        """By session; those of a group have one, and with it one prompt."""
 
     async def script(self, script: Script) -> None:
         """Set what the engine answers from now on."""
@@ -79,6 +82,8 @@ class Bench:
             good = opened.answered[200] + opened.answered[201]
             if good != count:
                 raise Refused(f"{count - good} of {count} sessions could not be opened: {dict(opened.answered)}")
+        first = len(self._seeds) // GROUP + 1
+        self._seeds |= {session: FIRST_SEED + first + k // GROUP for k, session in enumerate(ids)}
         return ids
 
     async def tickets(self, count: int) -> dict[str, str]:
@@ -92,6 +97,8 @@ class Bench:
         return {ticket["session_id"]: ticket["base_url"] for ticket in said}
 
     def call(self, session: str, payload: bytes) -> Call:
+        seed = b'"seed":%d'
+        payload = payload.replace(seed % FIRST_SEED, seed % self._seeds.get(session, FIRST_SEED))
         return Call(self.subject.path(session), payload, self.subject.headers(session))
 
     async def load(

@@ -71,7 +71,7 @@ async def serve(gateway: Gateway, named: str | None, route: str, scope: Scope, r
     started_at = time.time()
     headers: dict[bytes, bytes] = dict(scope["headers"])
     dialect = dialect_of(route)
-    request_id = _forwarded(headers).get("x-request-id") or f"req_{uuid.uuid4().hex}"
+    request_id = "" if dialect is None else _forwarded(headers).get("x-request-id") or f"req_{uuid.uuid4().hex}"
     try:
         kind = _route_kind(route, scope["method"])
         session = await _session(gateway, gateway.keys.session_of(named, headers))

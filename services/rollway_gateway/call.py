@@ -14,8 +14,8 @@ Its parts own the rest: `attempts` which worker is asked and when again, `engine
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-import uuid
 from collections.abc import Awaitable
 
 import structlog
@@ -55,7 +55,7 @@ class ModelCall:
         Args:
             says_retry: the client says that it asks again.
         """
-        self.call_id = uuid.uuid4().hex
+        self.call_id = secrets.token_hex(16)
         self._session, self._pool, self._store = session, pool, store
         self._asked = (ask.kind, raw)
         self._says_retry = says_retry
@@ -69,6 +69,7 @@ class ModelCall:
             routing=session.routing,
             count=self._prompt_length,
             asking=Asking(client),
+            prompts=store.prompts,
         )
         self._attempts = Attempts(
             self, ask=ask, session=session, pool=pool, client=client, lane=self._lane, answer=self._answer,

@@ -94,12 +94,31 @@ class Answer:
         """What came of the body since: as much as one read from the socket brought, or several; empty at the end."""
         connection = self._connection
         while not connection.arrived:
-            if connection.problem is not None:
-                raise connection.problem
             if connection.whole:
                 return b""
+            if connection.problem is not None:
+                raise connection.problem
             await connection.grown()
         return connection.take()
+
+    async def pump(self, take: Callable[[bytes], bool]) -> None:
+        """Give what comes of the body to ``take`` within the read that brings it, which spares waking a task for every
+        event of a stream. Ends with the body or its connection, or once ``take`` returns False; `piece` goes on there.
+
+        Raises:
+            What ``take`` raises.
+        """
+        connection = self._connection
+        if connection.arrived:
+            return
+        connection.sink = take
+        try:
+            while connection.sink is not None and not connection.whole and connection.problem is None:
+                await connection.grown()
+        finally:
+            connection.sink = None
+        if connection.sink_problem is not None:
+            raise connection.sink_problem
 
 
 class _Connection(asyncio.Protocol):
@@ -115,6 +134,9 @@ class _Connection(asyncio.Protocol):
         self._last_at = 0.0
         self._busy = False
         self.problem: Exception | None = None
+        self.sink: Callable[[bytes], bool] | None = None
+        """What takes the body as it comes; None once it wants no more."""
+        self.sink_problem: Exception | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -236,7 +258,10 @@ class _Connection(asyncio.Protocol):
         if not self.headed and self._head_bytes > HEAD_BYTES:
             self._fail(AnswerBroken(f"a head of over {HEAD_BYTES} bytes"))
             return
-        if self._awaits_whole:
+        if self.sink is not None:
+            if self._sunk(self.sink) and not self.whole:
+                return
+        elif self._awaits_whole:
             if not self.whole:
                 return
         elif self._unread > HIGH_WATER and not self._paused and not self.whole:
@@ -245,6 +270,16 @@ class _Connection(asyncio.Protocol):
             self._transport.pause_reading()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _sunk(self, sink: Callable[[bytes], bool]) -> bool:
+        """Whether the sink took what came and wants more."""
+        try:
+            if not self.arrived or sink(self.take()):
+                return True
+        except Exception as e:  # noqa: BLE001 - it is raised where the pump is awaited
+            self.sink_problem = e
+        self.sink = None
+        return False
 
     def eof_received(self) -> None:
         if self.headed and not self.whole and not self._framed:

@@ -32,6 +32,7 @@ from rollway_gateway.connections import Answer
 from rollway_gateway.exact.as_stream import as_stream
 from rollway_gateway.exact.asking import Unsaid
 from rollway_gateway.exact.lane import Lane, Way
+from rollway_gateway.flow import Flow, unreadable
 from rollway_gateway.openai_errors import AgentError
 from rollway_gateway.replies import STREAMS, headers_back, send_whole
 from rollway_gateway.upstream import WorkerFailed, WorkerLost
@@ -218,24 +219,34 @@ class EngineAnswer:
                     found = [await way.prompt.cut(block) for block in found]
                 shown = events.blocks(found)
             except EventTooLarge as e:
-                raise AgentError(502, f"the worker's stream is not readable: {e}") from e
+                raise unreadable(e) from e
             if self.first_at is None and self.evidence.choices:
                 self.first_at = time.time()
-            if events.error is not None and error_status(events.error) < 500:
-                shown += events.end_with_error()  # the request's own fault, found out late
-            if self.delivered and not events.done and self._message is None:
-                if shown:
-                    await self._call.send({"type": "http.response.body", "body": shown, "more_body": True})
-            else:
-                await self._show(headers, events, shown)
-            if events.error is not None:
-                raise WorkerFailed("it ended the stream with an error", status=200, headers=headers, body=events.error)
-            if self.evidence.aborted:
-                return "cut"
-            if events.done:
-                await _read_out(response)
-                return "answered"
+            if (outcome := await self._passed(response, headers, events, shown)) is not None:
+                return outcome
+            if self.delivered and self.first_at is not None and self._message is None:
+                flow = Flow(worker, blocks, events, self._call.send)
+                await response.pump(flow.take)
+                await flow.settled()
+                if (outcome := await self._passed(response, headers, events, flow.rest)) is not None:
+                    return outcome
         raise WorkerLost("the stream ended without [DONE]")
+
+    async def _passed(
+        self, response: Answer, headers: list[tuple[bytes, bytes]], events: StreamFilter, shown: bytes
+    ) -> Outcome | None:
+        """Send on what one read brought; None: there is more to come."""
+        if events.error is not None and error_status(events.error) < 500:
+            shown += events.end_with_error()  # the request's own fault, found out late
+        await self._show(headers, events, shown)
+        if events.error is not None:
+            raise WorkerFailed("it ended the stream with an error", status=200, headers=headers, body=events.error)
+        if self.evidence.aborted:
+            return "cut"
+        if not events.done:
+            return None
+        await _read_out(response)
+        return "answered"
 
     async def _show(self, headers: list[tuple[bytes, bytes]], events: StreamFilter, shown: bytes) -> None:
         """Send events on, the last ones after the record."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from rollway_gateway.capture.prompt_ids import KnownPrompts
 from rollway_gateway.dialects.responses.kept import KeptResponses
 from rollway_gateway.exact.budget import Budget
 from rollway_gateway.journal.entries import Entry
@@ -87,6 +88,8 @@ class SessionStore:
         self._calls: dict[str, str] = dict(stored_calls or {})
         """Session ids by call, of sessions that keep messages: rllm's traces are looked up so."""
         self._gone: OrderedDict[str, None] = OrderedDict.fromkeys(gone)
+        self.prompts = KnownPrompts()
+        """Of the turns in memory."""
         self._limits, self._log, self._memory = limits, log, 0 if log is None else memory_bytes
         self._size = 0
 

@@ -11,11 +11,22 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gateway import baseline, table
+from benchmarks.gateway.bench import body
 from benchmarks.gateway.turns import growth
-from benchmarks.load_answers import Answers, Script
+from benchmarks.load_answers import FIRST_SEED, Answers, Script
 from benchmarks.load_client import Call, run_load
 from rollway_gateway.capture.routing import Reported, read_rows
 from tests.rules.repository import ROOT
+
+
+def test_sessions_of_a_group_have_one_prompt_and_other_groups_have_others() -> None:
+    answers = Answers(Script(prompt_tokens=4, sampled_tokens=2))
+    asked = body([{"role": "user", "content": "x"}])
+    other = asked.replace(b"%d" % FIRST_SEED, b"%d" % (FIRST_SEED + 7))
+    for answer in (answers.chat, answers.opening):
+        first, again, second = answer.of(asked), answer.of(asked), answer.of(other)
+        assert first == again == answer.of(b"{}") and len(second) == len(first)
+        assert second == first.replace(b"%d" % FIRST_SEED, b"%d" % (FIRST_SEED + 7)) != first
 
 
 @pytest.mark.timeout(400)
@@ -44,7 +55,8 @@ def test_a_small_run_measures_floor_and_gateway_and_its_counts_are_exact(tmp_pat
 
 def test_later_prompts_of_the_load_engine_extend_what_was_prompted_and_sampled() -> None:
     def answer(tokens: int) -> dict[str, list[int]]:
-        made = json.loads(Answers(Script(prompt_tokens=tokens, sampled_tokens=8)).chat.partition(b"\r\n\r\n")[2])
+        said = Answers(Script(prompt_tokens=tokens, sampled_tokens=8)).chat.of(b"")
+        made = json.loads(said.partition(b"\r\n\r\n")[2])
         return {"prompt": made["prompt_token_ids"], "sampled": made["choices"][0]["token_ids"]}
 
     first, second = answer(16), answer(16 + 8 + 4)
@@ -126,12 +138,12 @@ def _ids_of(answer: bytes) -> list[int]:
 def test_an_answer_of_the_load_engine_gives_back_the_prompt_it_was_asked_with() -> None:
     answers = Answers(Script(prompt_tokens=4, sampled_tokens=8))
     assert _ids_of(answers.any_chat.of(b"5,6,7")) == _ids_of(answers.completions.whole.of(b"5,6,7")) == [5, 6, 7]
-    assert len(_ids_of(answers.chat)) == 4
+    assert len(_ids_of(answers.chat.of(b""))) == 4
 
 
 def test_routing_of_the_load_engine_is_a_row_for_each_token_but_the_last() -> None:
     answers = Answers(Script(prompt_tokens=4, sampled_tokens=8, routing_bytes=100))
-    text = json.loads(answers.chat.partition(b"\r\n\r\n")[2])["choices"][0]["routed_experts"]
+    text = json.loads(answers.chat.of(b"").partition(b"\r\n\r\n")[2])["choices"][0]["routed_experts"]
     rows = read_rows([Reported(text, 0, 12)])
     assert (rows.end, rows.layers, rows.top_k) == (11, 100, 1)
 

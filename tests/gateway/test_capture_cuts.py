@@ -198,4 +198,22 @@ def test_unusual_answers_are_parsed_as_they_are(make: Any) -> None:
 def test_alternatives_beside_the_sampled_tokens_are_not_taken_for_them() -> None:
     answer = chat_answer([(1, "a", -1.0), (2, "b", -2.0)], "ab")
     answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = [entry("c", -0.5)]
-    assert cut_logprobs(orjson.dumps(answer)) is None
+    raw = orjson.dumps(answer)
+    found = cut_logprobs(raw)
+    assert found is not None and found[1] == [-1.0, -2.0]
+    assert whole("chat", raw, cut=True) == whole("chat", raw, cut=False)
+
+
+@pytest.mark.parametrize("value", [b'"-1.0"', b"true", b"[-1.0]", b"-1.0.0", b"-01", b""])
+def test_what_is_no_number_is_left_to_be_parsed(value: bytes) -> None:
+    raw = orjson.dumps(chat_answer([(1, "a", -1.0), (2, "b", -2.0)], "ab"))
+    spoiled = raw.replace(b'"logprob":-1.0', b'"logprob":' + value)
+    assert spoiled != raw and cut_logprobs(spoiled) is None
+
+
+def test_a_log_prob_that_is_null_is_missing() -> None:
+    raw = orjson.dumps(chat_answer([(1, "a", -1.0), (2, "b", -2.0)], "ab")).replace(
+        b'"logprob":-1.0', b'"logprob":null'
+    )
+    found = cut_logprobs(raw)
+    assert found is not None and found[1] == [None, -2.0]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollway_gateway.capture.prompt_ids import LEAST, PromptIds
+from rollway_gateway.capture.prompt_ids import LEAST, KnownPrompts, PromptIds
 from tests.gateway.conftest import running_gateway
 from tests.kit.scripted_engine import Reply, ScriptedEngine, templated_ids
 from tests.kit.scripted_model import write_model
@@ -23,7 +23,9 @@ OTHER = [*LONG[:-1], LONG[-1] + 1]
 
 
 async def _read(raw: bytes, sent: list[int] | None = None) -> tuple[Any, PromptIds]:
-    prompt = PromptIds() if sent is None else PromptIds(orjson.dumps(sent), array("i", sent))
+    prompt = (
+        PromptIds(KnownPrompts()) if sent is None else PromptIds(KnownPrompts(), orjson.dumps(sent), array("i", sent))
+    )
     payload = orjson.loads(await prompt.cut(raw))
     prompt.put_back(payload)
     return payload, prompt
@@ -56,9 +58,28 @@ async def test_what_is_cut_and_put_back_is_what_was_there(answer: dict[str, Any]
         assert _plain(payload) == answer
 
 
+async def test_a_prompt_that_others_have_is_kept_once() -> None:
+    """As long as one of them does; one that differs in a single id is another."""
+    known = KnownPrompts()
+
+    async def read(ids: list[int]) -> array[int]:
+        prompt = PromptIds(known)
+        payload = orjson.loads(await prompt.cut(orjson.dumps({"prompt_token_ids": ids, "choices": []})))
+        prompt.put_back(payload)
+        found: array[int] = payload["prompt_token_ids"]
+        return found
+
+    first, again, other = await read(LONG), await read(LONG), await read(OTHER)
+    assert first is again and first.tolist() == LONG and other.tolist() == OTHER
+    assert len(known) == 2
+    del first, again
+    assert len(known) == 1
+    assert (await read(LONG)).tolist() == LONG
+
+
 async def test_ids_that_were_sent_are_known_again_and_others_are_int32() -> None:
     sent = array("i", LONG)
-    prompt = PromptIds(orjson.dumps(LONG), sent)
+    prompt = PromptIds(KnownPrompts(), orjson.dumps(LONG), sent)
     payload = orjson.loads(await prompt.cut(orjson.dumps({"prompt_token_ids": LONG})))
     assert isinstance(payload["prompt_token_ids"], int), "no list is parsed"
     prompt.put_back(payload)

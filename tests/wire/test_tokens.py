@@ -8,12 +8,12 @@ from array import array
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollway_wire import codec
 from rollway_wire.problems import BadRequest, ContractViolation
-from rollway_wire.tokens import Ledger, Sequence, Turn
+from rollway_wire.tokens import Ledger, Sequence, Turn, are_usual_logprobs
 from tests.wire.examples import sequence, trajectory, turn
 
 BAD_TURNS: dict[str, dict[str, Any]] = {
@@ -60,6 +60,19 @@ def test_the_same_turn_is_kept_for_inspection_when_it_says_it_is_incomplete(what
 def test_a_sequence_that_no_trainer_could_use_cannot_be_made(what: str) -> None:
     with pytest.raises(ContractViolation):
         sequence(**BAD_SEQUENCES[what])
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=40))
+@example([-9999.0])
+@example([1e-30])
+def test_usual_log_probs_are_told_without_looking_at_each(values: list[float]) -> None:
+    if are_usual_logprobs(array("f", values)):
+        assert all(math.isfinite(v) and -8192 < v < 1e-37 for v in values)
+
+
+@given(st.lists(st.floats(-8191, 0, width=32), min_size=1))
+def test_log_probs_that_policies_give_are_usual(values: list[float]) -> None:
+    assert are_usual_logprobs(array("f", values))
 
 
 def test_rounding_above_zero_is_still_a_log_prob() -> None:

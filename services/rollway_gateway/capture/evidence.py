@@ -6,7 +6,7 @@ import math
 from array import array
 from typing import Any, cast
 
-from rollway_wire.tokens import IDS, LOGPROB_SLACK, LOGPROBS
+from rollway_wire.tokens import IDS, LOGPROB_SLACK, LOGPROBS, are_usual_logprobs
 
 CLAMPED = -9999.0
 """vLLM writes minus infinity as this, and fills a missing log-prob with it."""
@@ -164,12 +164,13 @@ class Evidence:
             return "the engine returned no prompt token ids"
         if len(c.ids) != len(c.logprobs):
             return f"{len(c.ids)} token ids but {len(c.logprobs)} log-probs"
-        if not math.isfinite(sum(c.logprobs)):
-            return "a log-prob is missing or not a number"
-        if min(c.logprobs) <= CLAMPED:
-            return f"a log-prob is {CLAMPED}: minus infinity, or missing at the engine"
-        if max(c.logprobs) > LOGPROB_SLACK:
-            return "a log-prob is above 0"
+        if not are_usual_logprobs(c.logprobs):
+            if not math.isfinite(sum(c.logprobs)):
+                return "a log-prob is missing or not a number"
+            if min(c.logprobs) <= CLAMPED:
+                return f"a log-prob is {CLAMPED}: minus infinity, or missing at the engine"
+            if max(c.logprobs) > LOGPROB_SLACK:
+                return "a log-prob is above 0"
         return None if c.finish_reason is not None else "the answer has no finish reason"
 
 

@@ -2,17 +2,21 @@
 
 They are most of an answer to a long prompt, and parsed as a whole they are as many objects, made in one go of 15 ms for
 128,000 of them. Where they are the ids that were sent, which is what they should be, the bytes are compared and no
-object is made; elsewhere they are read in slices, with time for other calls in between.
+object is made; so it is where another session has the same prompt, as the rollouts of a GRPO group have, which then
+share one array; elsewhere they are read in slices, with time for other calls in between.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import struct
 from array import array
 from typing import Any
+from weakref import WeakValueDictionary
 
 import orjson
+import xxhash
 
 from rollway_wire.tokens import IDS
 
@@ -23,16 +27,39 @@ LEAST = 4096
 _SLICE = 1 << 15
 
 
+class KnownPrompts:
+    """Prompts that some turn in memory has, by their ids as an engine writes them. Arrays of ids are never changed."""
+
+    def __init__(self) -> None:
+        self._seed = secrets.randbits(64)
+        """An agent cannot make two prompts that are taken for one."""
+        self._known: WeakValueDictionary[bytes, array[int]] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def key(self, written: memoryview) -> bytes:
+        """16 bytes that name a prompt in this process."""
+        return xxhash.xxh3_128_digest(written, seed=self._seed)
+
+    def get(self, key: bytes) -> array[int] | None:
+        return self._known.get(key)
+
+    def add(self, key: bytes, ids: array[int]) -> None:
+        self._known[key] = ids
+
+
 class PromptIds:
     """Of one call at one worker. `cut` the bytes, parse them, `put_back` what was cut."""
 
-    def __init__(self, sent: bytes | None = None, ids: array[int] | None = None) -> None:
+    def __init__(self, known: KnownPrompts, sent: bytes | None = None, ids: array[int] | None = None) -> None:
         """
         Args:
+            known: of all calls.
             sent: the prompt as a JSON array, where it was sent as ids.
             ids: the same, int32.
         """
-        self._sent, self._ids = sent, ids
+        self._known, self._sent, self._ids = known, sent, ids
         self._found: list[array[int]] = []
 
     async def cut(self, raw: bytes) -> bytes:
@@ -57,6 +84,9 @@ class PromptIds:
         end = raw.find(b"]", begin)
         if end - begin < LEAST:
             return max(end, begin), None
+        key = self._known.key(memoryview(raw)[begin:end])
+        if (known := self._known.get(key)) is not None:
+            return end, known
         ids = array(IDS)
         at = begin
         while at < end:
@@ -70,6 +100,7 @@ class PromptIds:
             at = cut + 1
             if at < end:
                 await asyncio.sleep(0)
+        self._known.add(key, ids)
         return end, ids
 
     def put_back(self, payload: Any) -> None:

@@ -27,6 +27,11 @@ class SseBlocks:
         """Its last bytes, where a blank line may have begun."""
         self._limit = limit
 
+    @property
+    def is_between(self) -> bool:
+        """No block is begun."""
+        return not self._rest
+
     def feed(self, data: bytes) -> list[bytes]:
         """The blocks that ``data`` completes."""
         if self._rest:

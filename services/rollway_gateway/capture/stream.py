@@ -94,6 +94,11 @@ class StreamFilter:
         self.error: bytes | None = None
         """The event with the error that the engine ended the stream with."""
 
+    @property
+    def ended(self) -> bool:
+        """By [DONE], by an error or by an abort."""
+        return self.done or self.error is not None or self._evidence.aborted
+
     def go_on(self, translator: Translator) -> bytes:
         """Another stream goes on with the answer that was cut; what the agent gets for the cut chunk."""
         self._translator, self._usual = translator, None
@@ -117,8 +122,8 @@ class StreamFilter:
 
     def block(self, block: bytes) -> bytes:
         """What the agent gets for one block; may be empty, and stops at an abort (`Evidence.aborted`)."""
-        if self._usual is not None and (usual := self._usual.read(block)) is not None:
-            return self._take_usual(*usual)
+        if (usual := self.usual(block)) is not None:
+            return usual
         data = data_of(block)
         if data is None or not self._ask.captured:
             self.done |= data == DONE
@@ -146,10 +151,17 @@ class StreamFilter:
             self._evidence.fail(f"an event of the stream has an unknown form: {type(e).__name__}: {e}")
             return block + b"\n\n"
 
-    def _take_usual(self, name: str, text: bytes, logprob: float, token: int, shown: bytes) -> bytes:
+    def usual(self, block: bytes) -> bytes | None:
+        """What the agent gets for a block of the usual form, which may come with its blank line; None: it is another,
+        and nothing was taken."""
+        if self._usual is None or (found := self._usual.read(block)) is None:
+            return None
+        name, text, logprob, token, shown = found
         if self._answers is not None:
-            self._answers.take_delta({"index": 0, "delta": {name: orjson.loads(text)}})
-        self._evidence.choice(0).take([token], [logprob])
+            self._answers.take_delta({"index": 0, "delta": {name.decode(): orjson.loads(text)}})
+        choice = self._evidence.choice(0)
+        choice.ids.append(token)
+        choice.logprobs.append(logprob)
         return shown
 
     def end_with_error(self) -> bytes:

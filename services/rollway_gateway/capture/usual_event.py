@@ -16,7 +16,7 @@ _NUMBER = rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?"
 _REST = re.compile(
     rb'\{"(content|reasoning)":("(?!")%b")\},"logprobs":\{"content":\[\{"token":"%b","logprob":(%b),'
     rb'"bytes":(?:null|\[[0-9,]*+\]),"top_logprobs":\[\]\}\]\},"finish_reason":null,'
-    rb'"token_ids":\[(0|[1-9][0-9]{0,8})\]\}\]\}' % (_CHARACTERS, _CHARACTERS, _NUMBER)
+    rb'"token_ids":\[(0|[1-9][0-9]{0,8})\]\}\]\}(?:\n\n)?' % (_CHARACTERS, _CHARACTERS, _NUMBER)
 )
 _HEAD = re.compile(
     rb'data: \{(?:"(?:id|object|model|created)":(?:"[^"\\\x00-\x1f]*"|[0-9]+),)+"choices":\[\{"index":0,"delta":'
@@ -39,8 +39,12 @@ class UsualEvent:
         if found is not None:
             self._head = found[0]
 
-    def read(self, block: bytes) -> tuple[str, bytes, float, int, bytes] | None:
-        """Name and JSON of the delta's text, log-prob, id, and what plain vLLM would have sent; None: it is another."""
+    def read(self, block: bytes) -> tuple[bytes, bytes, float, int, bytes] | None:
+        """Name and JSON of the delta's text, log-prob, id, and what plain vLLM would have sent; None: it is another.
+
+        Args:
+            block: with its blank line or without.
+        """
         head = self._head
         if not block.startswith(head):
             return None
@@ -53,5 +57,4 @@ class UsualEvent:
             except UnicodeDecodeError:
                 return None
         name, text, logprob, token = found.groups()
-        shown = block[: found.end(2) + 1] + _STRIPPED
-        return name.decode(), text, float(logprob), int(token), shown
+        return name, text, float(logprob), int(token), block[: found.end(2) + 1] + _STRIPPED

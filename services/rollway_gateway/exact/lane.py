@@ -17,7 +17,7 @@ import structlog
 
 from rollway_gateway.capture.ask import Ask
 from rollway_gateway.capture.evidence import Evidence
-from rollway_gateway.capture.prompt_ids import PromptIds
+from rollway_gateway.capture.prompt_ids import KnownPrompts, PromptIds
 from rollway_gateway.capture.routing import Reported
 from rollway_gateway.exact.as_chat import AsChat, Begun
 from rollway_gateway.exact.asking import Asking, Unsaid
@@ -85,6 +85,7 @@ class Lane:
         routing: Routing,
         count: Callable[[Worker], Awaitable[int | None]],
         asking: Asking,
+        prompts: KnownPrompts,
     ) -> None:
         """
         Args:
@@ -93,6 +94,7 @@ class Lane:
         """
         self._ask, self._fidelity = ask, fidelity
         self._budget, self._routing, self._count, self._asking = budget, routing, count, asking
+        self._prompts = prompts
         self._limit: int | None = None
         """Tokens that the budget leaves for the answer."""
         self._worker: Worker | None = None
@@ -169,7 +171,8 @@ class Lane:
     def _taken_out(self) -> PromptIds | None:
         if self._ask.shows_ids or self._ask.echo or not self._ask.captured:
             return None
-        return PromptIds() if self._plan is None else PromptIds(self._plan.written, self._plan.prompt_ids)
+        sent = (None, None) if self._plan is None else (self._plan.written, self._plan.prompt_ids)
+        return PromptIds(self._prompts, *sent)
 
     def _unplannable(self) -> str | None:
         if self._ask.kind == "text":
