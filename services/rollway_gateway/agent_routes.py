@@ -92,6 +92,7 @@ async def _serve_in(
         await _models(gateway, session, send)
         return
     raw = await read_body(receive, headers, gateway.settings.max_body_bytes, gateway.settings.body_timeout_s)
+    await gateway.pace.turn()
     if route == COUNT_TOKENS:
         await count_tokens(gateway, session, read_object(raw), send)
         return
@@ -103,7 +104,7 @@ async def _serve_in(
     call = ModelCall(
         session=session, pool=gateway.pool(session.pool), store=gateway.store, client=gateway.connections,
         ask=read_ask(kind, raw, session.sampling_params), raw=raw, headers=_forwarded(headers),
-        settings=gateway.settings, started_at=started_at,
+        settings=gateway.settings, started_at=started_at, pace=gateway.pace,
         says_retry=headers.get(b"x-stainless-retry-count", b"0") not in (b"0", b""),
     )  # fmt: skip
     await call.run(receive, answer)

@@ -33,6 +33,7 @@ from rollway_gateway.journal.journal import Journal
 from rollway_gateway.journal.problems import JournalDown
 from rollway_gateway.kept_answer import KeptAnswer, digest
 from rollway_gateway.openai_errors import AgentError
+from rollway_gateway.pace import Pace
 from rollway_gateway.pool import Pool
 from rollway_gateway.record import CallRecord, make_record
 from rollway_gateway.replies import send_error
@@ -49,14 +50,15 @@ class ModelCall:
 
     def __init__(
         self, *, session: Session, pool: Pool, store: SessionStore, client: Connections, ask: Ask,
-        raw: bytes, headers: dict[str, str], settings: GatewaySettings, started_at: float, says_retry: bool = False,
+        raw: bytes, headers: dict[str, str], settings: GatewaySettings, started_at: float, pace: Pace,
+        says_retry: bool = False,
     ) -> None:  # fmt: skip
         """
         Args:
             says_retry: the client says that it asks again.
         """
         self.call_id = secrets.token_hex(16)
-        self._session, self._pool, self._store = session, pool, store
+        self._session, self._pool, self._store, self._pace = session, pool, store, pace
         self._asked = (ask.kind, raw)
         self._says_retry = says_retry
         self._grace_s = settings.retry_grace_s
@@ -127,6 +129,13 @@ class ModelCall:
             self.settle("the gateway failed", sampled=True)
             watch.cancel()
             self._kept.end(self._record, journaled=self._is_kept)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Of its parts, which know it: else the call, with request and answer, would be left to garbage collection,
+        which looks at what is old rarely."""
+        self._task = None
+        del self._answer, self._lane, self._attempts
 
     def abort(self, reason: str, error: AgentError | None) -> None:
         """Stop the call; its turns are recorded incomplete with ``reason``, and the agent, if there, gets ``error``."""
@@ -202,6 +211,9 @@ class ModelCall:
             self._store.unkept(self._session, record, e.detail)
             raise AgentError(503, f"{e.detail}: try again", retry_after_s=2) from e
         self._is_kept = True
+
+    async def turn(self) -> None:
+        await self._pace.turn()
 
     def digest(self) -> bytes:
         """Of the request."""

@@ -82,7 +82,7 @@ class Answer:
         connection.await_whole()
         while not connection.whole:
             if connection.problem is not None:
-                raise connection.problem
+                raise connection.told()
             await connection.grown()
         return connection.take()
 
@@ -97,7 +97,7 @@ class Answer:
             if connection.whole:
                 return b""
             if connection.problem is not None:
-                raise connection.problem
+                raise connection.told()
             await connection.grown()
         return connection.take()
 
@@ -117,8 +117,12 @@ class Answer:
                 await connection.grown()
         finally:
             connection.sink = None
-        if connection.sink_problem is not None:
-            raise connection.sink_problem
+        if (problem := connection.sink_problem) is not None:
+            connection.sink_problem = None
+            try:
+                raise problem
+            finally:
+                del problem
 
 
 class _Connection(asyncio.Protocol):
@@ -167,7 +171,7 @@ class _Connection(asyncio.Protocol):
     async def head(self) -> Answer:
         while not self.headed:
             if self.problem is not None:
-                raise self.problem
+                raise self.told()
             await self.grown()
         return Answer(self, self.status, self.headers)
 
@@ -216,6 +220,11 @@ class _Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def told(self) -> Exception:
+        """The problem, made anew: one that was raised holds the frames it went through, and they hold this."""
+        assert self.problem is not None
+        return type(self.problem)(*self.problem.args)
 
     def _fail(self, problem: Exception) -> None:
         if self.problem is None:
@@ -295,6 +304,7 @@ class _Connection(asyncio.Protocol):
             self._timer = None
         self._drop(self)
         self._wake()
+        del self._parser  # which holds this
 
     # -- httptools
 

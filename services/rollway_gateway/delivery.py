@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from weakref import WeakMethod
 
 from starlette.types import Message, Receive, Send
 
 
 class Delivery:
     def __init__(self, send: Send, *, grace_s: float, on_silence: Callable[[], None]) -> None:
+        """
+        Args:
+            on_silence: a method, of an object that is not kept alive for it.
+        """
         self._client: Send | None = send
-        self._grace_s, self._on_silence = grace_s, on_silence
+        self._is_there = True
+        """The client that asked, as far as is known."""
+        self._grace_s, self._on_silence = grace_s, WeakMethod(on_silence)
         self._kept: list[Message] = []
         self._grown: asyncio.Event | None = None
         self._rejoined = 0
@@ -26,7 +33,7 @@ class Delivery:
     @property
     def heard(self) -> bool:
         """Somebody listens."""
-        return self._client is not None or self._rejoined > 0
+        return self._is_there or self._rejoined > 0
 
     @property
     def sent(self) -> list[Message]:
@@ -41,12 +48,12 @@ class Delivery:
 
     def end(self) -> None:
         """Nothing more will be sent."""
-        self.ended = True
+        self.ended, self._client = True, None
         self._tell()
 
     def lose_client(self) -> None:
         """The client that asked is gone."""
-        self._client = None
+        self._client, self._is_there = None, False
         self.await_silence()
 
     async def rejoin(self, receive: Receive, send: Send) -> bool | None:
@@ -90,9 +97,13 @@ class Delivery:
             return
         self.forget()
         if self._grace_s == 0:
-            self._on_silence()
+            self._fall_silent()
         else:
-            self._silence = asyncio.get_running_loop().call_later(self._grace_s, self._on_silence)
+            self._silence = asyncio.get_running_loop().call_later(self._grace_s, self._fall_silent)
+
+    def _fall_silent(self) -> None:
+        if (told := self._on_silence()) is not None:
+            told()
 
     def forget(self) -> None:
         """Wait no longer."""

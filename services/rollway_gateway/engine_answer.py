@@ -48,6 +48,9 @@ class Taker(Protocol):
     def send(self, message: Message) -> Awaitable[None]:
         """To the agent."""
 
+    async def turn(self) -> None:
+        """Until it may do what takes long."""
+
     def settle(self, problem: str | None, *, sampled: bool, answer: bytes | None = None) -> None:
         """Record the call; only the first time counts."""
 
@@ -156,6 +159,7 @@ class EngineAnswer:
         """``cuts``: nobody but the evidence needs the log-probs."""
         body = await response.read()
         self.first_at = time.time()
+        await self._call.turn()
         if way.prompt is not None:
             body = await way.prompt.cut(body)
         logprobs = None

@@ -17,6 +17,7 @@ from rollway_gateway.engine_abort import abort_generations
 from rollway_gateway.health import HealthWatch
 from rollway_gateway.keeping import Keeping, open_keeping
 from rollway_gateway.keys import SessionKeys
+from rollway_gateway.pace import Pace
 from rollway_gateway.pool import Pool
 from rollway_gateway.pools_tree import pools_tree, restore_pools, take_told
 from rollway_gateway.reconcile import reconcile_all
@@ -62,6 +63,7 @@ class Gateway:
         """
         self.settings = settings
         self.client, self.connections = client, connections
+        self.pace = Pace()
         signing = settings.signing_secrets
         if signing is None and keeping.secret is not None:
             signing = [keeping.secret]

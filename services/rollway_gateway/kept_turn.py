@@ -115,8 +115,11 @@ class KeptTurn:
         return True
 
 
-def kept(turns: Sequence[Turn], recent: Sequence[KeptTurn]) -> tuple[KeptTurn, ...]:
+def kept(turns: Sequence[Turn], recent: Sequence[KeptTurn], made_from: str | None = None) -> tuple[KeptTurn, ...]:
     """The turns of one call, each from where the longest of ``recent`` ends that its prompt extends.
+
+    Args:
+        made_from: id of the turn that the prompt was made from: it need not be compared.
 
     Cost: what is compared is compared by `memcmp`; what is stored is new.
     """
@@ -126,13 +129,19 @@ def kept(turns: Sequence[Turn], recent: Sequence[KeptTurn]) -> tuple[KeptTurn, .
     for turn in turns:
         if turn.prompt_token_ids is not last:  # choices of one prompt share it
             last = turn.prompt_token_ids
-            extends, suffix = _extended(last, recent)
+            extends, suffix = _extended(last, recent, made_from)
         out.append(KeptTurn(extends, suffix, _values(turn)))
     return tuple(out)
 
 
-def _extended(prompt: array[int], recent: Sequence[KeptTurn]) -> tuple[KeptTurn | None, array[int]]:
+def _extended(
+    prompt: array[int], recent: Sequence[KeptTurn], made_from: str | None
+) -> tuple[KeptTurn | None, array[int]]:
     best: KeptTurn | None = None
+    if made_from is not None:
+        for turn in reversed(recent):
+            if turn.turn_id == made_from:
+                return turn, prompt[turn.end :]
     raw = prompt.tobytes()
     for turn in reversed(recent):  # the newest, which is mostly the one, spares looking at shorter ones
         if (best is None or turn.end > best.end) and turn.completion_token_ids and turn.begins(raw):

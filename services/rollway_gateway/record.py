@@ -38,6 +38,8 @@ class CallRecord:
     """What the agent got; of a stream, its message alone."""
     routed_experts: dict[int, str] = field(default_factory=dict)
     """As the engine wrote them, by choice, until the turns have them."""
+    extends: str | None = None
+    """Id of the turn whose prompt and completion the prompt was made from; None: to be found by comparing."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -50,7 +52,7 @@ class CallRecord:
 
     def keep(self, recent: Sequence[KeptTurn]) -> None:
         """Store the turns from where ``recent`` ones end."""
-        self.kept, self.fresh = kept(self.fresh, recent), ()
+        self.kept, self.fresh = kept(self.fresh, recent, self.extends), ()
 
     def spoil(self, reason: str) -> None:
         """It was not answered after all, and trains nothing."""

@@ -255,6 +255,9 @@ class Lane:
             elif prompt:
                 self._distrust(PROMPTS_OTHERWISE)
         self._keep_routing(record)
+        plan = self._plan
+        if plan is not None and plan.extends is not None and record.turns[0].prompt_token_ids is plan.prompt_ids:
+            record.extends = plan.extends.turn_id
         for turn in record.turns:
             if turn.incomplete is not None:
                 continue

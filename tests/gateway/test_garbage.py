@@ -1,0 +1,106 @@
+"""A call leaves nothing to garbage collection: what it held goes with its last reference.
+
+The gateway's process collects what is old rarely (`__main__`), so a cycle would keep requests and answers for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollway_gateway.openai_errors import AgentError
+from tests.gateway.conftest import RunningGateway, running_gateway
+from tests.kit.deadlines import eventually
+from tests.kit.scripted_engine import Reply, ScriptedEngine
+from tests.kit.scripted_model import write_model
+
+CALLS = 6
+GRACE_S = 0.2
+
+
+@contextmanager
+def _collected() -> Iterator[Counter[str]]:
+    """Objects of ours that only garbage collection would have freed within the block."""
+    found: Counter[str] = Counter()
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        names = (f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.garbage)
+        found.update(name for name in names if name.startswith("rollway_"))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+async def _chat(gateway: RunningGateway, name: str, *, turns: int = 2, stream: bool = False) -> list[int]:
+    messages: list[Any] = [{"role": "user", "content": f"hello {name}"}]
+    statuses = []
+    for _ in range(turns):
+        body = {"model": "m", "messages": messages, "stream": stream}
+        answer = await gateway.http.post(f"/sessions/{name}/v1/chat/completions", json=body)
+        statuses.append(answer.status_code)
+        if answer.status_code == 200 and not stream:
+            messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": "go on"}]
+    return statuses
+
+
+@pytest.mark.parametrize("durability", ["memory", "journal"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("mode", ["mirror", "exact"])
+async def test_calls_that_are_answered(tmp_path: Path, mode: str, stream: bool, durability: str) -> None:
+    async with (
+        ScriptedEngine(folder=write_model(tmp_path / "model")) as engine,
+        running_gateway(mode=mode, durability=durability, retry_grace_s=GRACE_S) as gateway,
+    ):
+        engine.answer = lambda body: Reply("y" * 40)
+        await gateway.http.post("/v1/pools/default/workers", json={"url": engine.url})
+        await _chat(gateway, "warm", stream=stream)
+        await asyncio.sleep(2 * GRACE_S)
+        with _collected() as found:
+            for k in range(CALLS):
+                assert await _chat(gateway, f"s{k}", stream=stream) == [200, 200]
+            await asyncio.sleep(3 * GRACE_S)
+    assert not found
+
+
+REPLIES = {"refused": Reply(status=400, error={"message": "no"}), "failed": Reply(status=500, error={"message": "no"})}
+
+
+@pytest.mark.parametrize("fault", [*REPLIES, "aborted", "left"])
+async def test_calls_that_are_not(fault: str) -> None:
+    settings = {"mode": "mirror", "retry_grace_s": GRACE_S, "breaker_failures": 1000, "max_attempts": 1}
+    async with ScriptedEngine() as engine, running_gateway(**settings) as gateway:
+        await gateway.http.post("/v1/pools/default/workers", json={"url": engine.url})
+        engine.answer = lambda body: REPLIES.get(fault, Reply(hold=asyncio.Event()))
+
+        async def fail(name: str) -> None:
+            asked = {"model": "m", "messages": [{"role": "user", "content": name}]}
+            asking = asyncio.create_task(gateway.http.post(f"/sessions/{name}/v1/chat/completions", json=asked))
+            if fault in REPLIES:
+                assert (await asking).status_code == REPLIES[fault].status
+                return
+            await eventually(lambda: (s := gateway.inside.store.find(name)) is not None and s.calls, "it is asked")
+            if fault == "left":
+                asking.cancel()
+            for call in list(gateway.inside.store.get(name).calls) if fault == "aborted" else ():
+                call.abort("told to", AgentError(503, "told to"))
+            await asyncio.wait([asking])
+
+        await fail("warm")
+        await asyncio.sleep(2 * GRACE_S)
+        with _collected() as found:
+            for k in range(CALLS):
+                await fail(f"s{k}")
+            await asyncio.sleep(3 * GRACE_S)
+    assert not found
