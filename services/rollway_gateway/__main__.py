@@ -63,6 +63,11 @@ def _stopped(number: int, frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
+SWITCH_S = 0.001
+"""So long the event loop waits for the interpreter's lock while a thread renders; Python's own 5 ms are half of what
+it may be late."""
+
+
 def _rarely_collect_all() -> None:
     """Leave what start-up made out of garbage collection, and collect what is young alone.
 
@@ -100,6 +105,7 @@ def main(argv: list[str] | None = None) -> None:
         chosen = chosen.model_copy(update=ports)
     app = GatewayApp(chosen, told)
     _rarely_collect_all()
+    sys.setswitchinterval(SWITCH_S)
     serve.run(app, chosen, service="gateway", drain_s=chosen.drain_s, sock=sock, admin=admin)
 
 

@@ -92,7 +92,7 @@ async def _serve_in(
         await _models(gateway, session, send)
         return
     raw = await read_body(receive, headers, gateway.settings.max_body_bytes, gateway.settings.body_timeout_s)
-    await gateway.pace.turn()
+    await gateway.pace.turn(len(raw))
     if route == COUNT_TOKENS:
         await count_tokens(gateway, session, read_object(raw), send)
         return

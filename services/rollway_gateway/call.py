@@ -212,8 +212,8 @@ class ModelCall:
             raise AgentError(503, f"{e.detail}: try again", retry_after_s=2) from e
         self._is_kept = True
 
-    async def turn(self) -> None:
-        await self._pace.turn()
+    async def turn(self, size: int) -> None:
+        await self._pace.turn(size)
 
     def digest(self) -> bytes:
         """Of the request."""

@@ -48,8 +48,8 @@ class Taker(Protocol):
     def send(self, message: Message) -> Awaitable[None]:
         """To the agent."""
 
-    async def turn(self) -> None:
-        """Until it may do what takes long."""
+    async def turn(self, size: int) -> None:
+        """Until it may do what takes long with so many bytes."""
 
     def settle(self, problem: str | None, *, sampled: bool, answer: bytes | None = None) -> None:
         """Record the call; only the first time counts."""
@@ -159,7 +159,7 @@ class EngineAnswer:
         """``cuts``: nobody but the evidence needs the log-probs."""
         body = await response.read()
         self.first_at = time.time()
-        await self._call.turn()
+        await self._call.turn(len(body))
         if way.prompt is not None:
             body = await way.prompt.cut(body)
         logprobs = None

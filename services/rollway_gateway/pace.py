@@ -1,40 +1,60 @@
-"""Whose turn it is to do what takes long: one such step in each iteration of the event loop, first come, first served.
+"""How much of what takes long is done before the event loop looks at its sockets again.
 
-A loop runs everything that is ready before it looks at its sockets again. With a thousand calls in flight that may be
-hundreds of requests to read and answers to take, a millisecond each, and a health check waits behind all of them. What
-is short (reading from sockets, an event of a stream) takes no turn.
+A loop runs everything that is ready first. With a thousand calls in flight that may be hundreds of requests to read and
+answers to take, a millisecond each, and a health check waits behind all of them. So such steps wait their turn, first
+come, first served, and as many are let on at once as take about `BUDGET_S` by what the last ones took. What is short
+(reading from sockets, an event of a stream) takes no turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+
+BUDGET_S = 0.004
+"""Of one iteration of the loop."""
+_UNIT_BYTES = 16 * 1024
+"""A step is measured in these, and one more: what it costs besides."""
 
 
 class Pace:
     """Of one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._taken = False
-        """Somebody has this iteration's turn."""
+        self._waiting: deque[tuple[asyncio.Future[None], float]] = deque()
+        self._let_on = 0.0
+        """Units since `_since`; 0: nobody took a turn lately."""
+        self._since = 0.0
+        self._unit_s = BUDGET_S
+        """What a unit takes, with all that the loop does beside it; at first as much as there is."""
 
-    async def turn(self) -> None:
-        """Until nobody else does anything long before the loop's next iteration. At once where nobody does."""
-        loop = asyncio.get_running_loop()
-        if not self._taken:
-            self._taken = True
+    async def turn(self, size: int) -> None:
+        """Until it may do what takes long. At once where nobody else does.
+
+        Args:
+            size: bytes of what is to be read.
+        """
+        loop, units = asyncio.get_running_loop(), 1 + size / _UNIT_BYTES
+        if not self._let_on:
+            self._let_on, self._since = units, time.monotonic()
             loop.call_soon(self._next)
             return
         waiter = loop.create_future()
-        self._waiting.append(waiter)
+        self._waiting.append((waiter, units))
         await waiter
 
     def _next(self) -> None:
+        now = time.monotonic()
+        self._unit_s += ((now - self._since) / self._let_on - self._unit_s) / 4
+        self._let_on, self._since = 0.0, now
         while self._waiting:
-            waiter = self._waiting.popleft()
+            waiter, units = self._waiting[0]
+            if self._let_on and (self._let_on + units) * self._unit_s > BUDGET_S:
+                break
+            self._waiting.popleft()
             if not waiter.done():  # it was cancelled
                 waiter.set_result(None)
-                asyncio.get_running_loop().call_soon(self._next)  # after the one who waited
-                return
-        self._taken = False
+                self._let_on += units
+        if self._let_on:
+            asyncio.get_running_loop().call_soon(self._next)  # after those that waited

@@ -1,11 +1,12 @@
-"""`Pace`: one long step in each iteration of the event loop, in the order they came."""
+"""`Pace`: long steps in the order they came, no more of them in an iteration of the event loop than it has time for."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 
-from rollway_gateway.pace import Pace
+from rollway_gateway.pace import BUDGET_S, Pace
 
 
 class Iterations:
@@ -23,29 +24,54 @@ class Iterations:
         self._handle.cancel()
 
 
-async def test_long_steps_run_one_in_an_iteration_and_in_order() -> None:
-    pace, iterations = Pace(), Iterations()
-    ran: list[tuple[int, int]] = []
+async def _run(count: int, takes_s: float, size: int = 0, pace: Pace | None = None) -> tuple[list[int], list[int]]:
+    """Who ran, in their order, and in which iteration each."""
+    pace, iterations = pace or Pace(), Iterations()
+    ran: list[int] = []
+    at: list[int] = []
 
     async def step(k: int) -> None:
-        await pace.turn()
-        ran.append((k, iterations.count))
+        await pace.turn(size)
+        ran.append(k)
+        at.append(iterations.count)
+        until = time.monotonic() + takes_s
+        while time.monotonic() < until:
+            pass
 
-    await asyncio.gather(*(step(k) for k in range(15)))
+    await asyncio.gather(*(step(k) for k in range(count)))
     iterations.stop()
-    assert [k for k, _ in ran] == list(range(15))
-    at = [count for _, count in ran]
-    assert at == sorted(at) and len(set(at)) == len(at)
-    assert at[-1] - at[0] <= 2 * len(at), "no iteration passes without one for long"
+    return ran, at
+
+
+async def test_steps_that_take_the_whole_budget_run_one_in_an_iteration() -> None:
+    ran, at = await _run(12, 2 * BUDGET_S)
+    assert ran == list(range(12))
+    assert at == sorted(at) and len(set(at)) == 12
+
+
+async def test_steps_that_take_little_run_together() -> None:
+    """What is written at the end of an iteration, as the journal is, is written for several."""
+    pace = Pace()
+    await _run(50, 0, pace=pace)  # it learns that they take little
+    ran, at = await _run(50, 0, pace=pace)
+    assert ran == list(range(50)) and len(set(at)) < 15
+
+
+async def test_a_large_step_is_not_let_on_beside_others() -> None:
+    """Also after many small ones: it counts by its bytes."""
+    pace = Pace()
+    await _run(50, 0.0005, size=1000, pace=pace)
+    _, at = await _run(8, 0, size=8_000_000, pace=pace)
+    assert len(set(at)) == 8
 
 
 async def test_one_alone_waits_for_nothing() -> None:
     pace, iterations = Pace(), Iterations()
-    await pace.turn()
+    await pace.turn(10)
     assert iterations.count == 0
     await asyncio.sleep(0.01)
     before = iterations.count
-    await pace.turn()
+    await pace.turn(10)
     assert iterations.count == before
     iterations.stop()
 
@@ -55,7 +81,7 @@ async def test_those_that_are_cancelled_lose_their_turn_and_nobody_elses() -> No
     ran: list[int] = []
 
     async def step(k: int) -> None:
-        await pace.turn()
+        await pace.turn(10)
         ran.append(k)
 
     tasks = [asyncio.create_task(step(k)) for k in range(8)]
@@ -66,12 +92,12 @@ async def test_those_that_are_cancelled_lose_their_turn_and_nobody_elses() -> No
         with contextlib.suppress(asyncio.CancelledError):
             await task
     assert ran == [0, 3, 4, 6, 7]
-    await asyncio.wait_for(pace.turn(), 1)
+    await asyncio.wait_for(pace.turn(10), 1)
 
 
 async def test_one_that_is_cancelled_when_its_turn_has_come_holds_up_nobody() -> None:
     pace = Pace()
-    _, late, after = (asyncio.create_task(pace.turn()) for _ in range(3))
+    _, late, after = (asyncio.create_task(pace.turn(10)) for _ in range(3))
     await asyncio.sleep(0)
     assert len(pace._waiting) == 2
     pace._next()  # its future is done, and its task has not run yet

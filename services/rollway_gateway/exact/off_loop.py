@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
+NICE = 5
+"""Of the thread that renders: where it shares a core with the event loop, the loop goes first when it has something to
+do, and otherwise loses nothing."""
 
-_RENDERER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
+
+def _stand_back() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # threads have priorities of their own on Linux alone
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+
+
+_RENDERER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render", initializer=_stand_back)
 """One thread: a template renders under the interpreter's lock, and with several such threads the loop waits for its
 turn behind all of them. Tokenising, most of the work, holds no lock; a gateway with more cores has more processes."""
 
