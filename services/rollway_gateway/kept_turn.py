@@ -95,7 +95,7 @@ class KeptTurn:
 
     @property
     def size(self) -> int:
-        """Bytes in memory, about."""
+        """Bytes in memory, about; a prompt that others share is counted by each."""
         routed = self._values[_AT["routed_experts"]]
         rows = 0 if routed is None else len(routed.data) * routed.data.itemsize
         return OBJECT_BYTES + 4 * len(self.suffix) + 8 * len(self.completion_token_ids) + rows
