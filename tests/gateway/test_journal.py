@@ -7,7 +7,8 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollway_gateway.journal import frames
+from rollway_gateway.journal import frames, packing
 from rollway_gateway.journal.__main__ import main as mend
 from rollway_gateway.journal.disk import Disk
 from rollway_gateway.journal.found import Found, scan
@@ -163,15 +164,82 @@ async def test_segments_go_when_their_sessions_are_over(tmp_path: Path, fsync: b
         assert frame.payload.endswith(bytes(300))
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 256])
+async def test_compaction_beside_sessions_that_begin_and_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """It lets others go on: what they append is kept, what they release goes, and a restart finds each record once."""
+    monkeypatch.setattr("rollway_gateway.journal.journal.AT_ONCE", at_once)
+
+    def payload(name: str) -> bytes:
+        return packing.pack({"name": name, "more": "x" * 300})
+
+    async with _open(tmp_path) as journal:
+        entries = {}
+
+        def begin(name: str) -> None:
+            entries[name] = journal.open_session(name, "p", keeps_messages=False, opened_at=0.0)
+            journal.append(entries[name], Kind.CHANGED, payload(name))
+
+        for n in range(60):
+            begin(f"s{n}")
+        await journal.committed()
+        for n in range(50):
+            if n % 5:
+                journal.release(entries.pop(f"s{n}"))
+        compacting = asyncio.create_task(journal.compact(list(entries.values())))
+        for n in range(20):
+            begin(f"late{n}")
+            if f"s{5 * n}" in entries:
+                journal.release(entries.pop(f"s{5 * n}"))
+            await asyncio.sleep(0.001)
+        await compacting
+        await journal.committed()
+        for name, entry in entries.items():
+            (frame,) = await journal.read(entry.places())
+            assert frame.payload == payload(name)
+    found: Counter[tuple[int, int]] = Counter()
+    for path in sorted(await asyncio.to_thread(lambda: list(tmp_path.glob("*.rwj")))):
+        data = await asyncio.to_thread(path.read_bytes)
+        found.update((f.frame.session, f.frame.sequence) for f in frames.scan(data) if f.frame.session)
+    assert {entry.number for entry in entries.values()} <= {session for session, _ in found}
+
+
+async def test_more_parts_than_one_system_call_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollway_gateway.journal.disk.PARTS_AT_ONCE", 3)
+    async with _open(tmp_path) as journal:
+        entry = journal.open_session("s", "p", keeps_messages=False, opened_at=0.0)
+        for n in range(10):
+            journal.append(entry, Kind.CHANGED, packing.pack({"n": n}))
+        await journal.committed()
+        assert [packing.Packed(f.payload).tree for f in await journal.read(entry.places())] == [
+            {"n": n} for n in range(10)
+        ]
+
+
+async def test_a_write_that_the_system_cuts_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.pwritev
+
+    def short(fd: int, parts: Sequence[bytes], at: int) -> int:
+        return whole(fd, [b"".join(parts)[:7]], at)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    async with _open(tmp_path) as journal:
+        entry = journal.open_session("s", "p", keeps_messages=False, opened_at=0.0)
+        places = [journal.append(entry, Kind.CHANGED, bytes([n]) * 50) for n in range(5)]
+        await journal.committed()
+        assert [f.payload for f in await journal.read(places)] == [bytes([n]) * 50 for n in range(5)]
+
+
 class _Full(Disk):
     """A disk that can be told to fail. Stands in for a full one where the test must also empty it again."""
 
     error: OSError | None = None
 
-    def write(self, number: int, data: bytes) -> None:
+    def write(self, number: int, parts: Sequence[bytes]) -> None:
         if self.error is not None:
             raise self.error
-        super().write(number, data)
+        super().write(number, parts)
 
 
 async def test_a_full_disk_is_said_and_nothing_in_memory_is_lost(

@@ -8,7 +8,7 @@ lock            held by the process that writes
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import structlog
@@ -22,6 +22,8 @@ from rollway_gateway.journal.problems import JournalRefused
 log = structlog.get_logger()
 
 SUFFIX = ".rwj"
+PARTS_AT_ONCE = 1024
+"""What one system call takes (IOV_MAX)."""
 
 
 class Disk:
@@ -74,8 +76,8 @@ class Disk:
 
     # -- writing
 
-    def write(self, number: int, data: bytes) -> None:
-        """Append to a segment; a new number begins one. All of it, or an error and the file as it was.
+    def write(self, number: int, parts: Sequence[bytes]) -> None:
+        """Append to a segment; a new number begins one. All parts, or an error and the file as it was.
 
         Raises:
             OSError: it could not be written. The same call again may succeed.
@@ -84,16 +86,25 @@ class Disk:
             self._begin(number)
         assert self._fd is not None
         try:
-            at, view = self._end, memoryview(data)
-            while view:
-                done = os.pwrite(self._fd, view, at)
-                at, view = at + done, view[done:]
+            at = self._end
+            for begin in range(0, len(parts), PARTS_AT_ONCE):
+                at = self._put(self._fd, parts[begin : begin + PARTS_AT_ONCE], at)
             if self._fsync:
                 os.fdatasync(self._fd)
         except OSError:
             os.ftruncate(self._fd, self._end)
             raise
         self._end = at
+
+    @staticmethod
+    def _put(fd: int, parts: Sequence[bytes], at: int) -> int:
+        """Where they end."""
+        done, size = os.pwritev(fd, parts, at), sum(map(len, parts))
+        rest = memoryview(b"".join(parts))[done:] if done < size else None
+        while rest:  # it was interrupted, or the disk is full
+            more = os.pwrite(fd, rest, at + done)
+            done, rest = done + more, rest[more:]
+        return at + size
 
     def _begin(self, number: int) -> None:
         fd = os.open(self.path(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -75,10 +75,15 @@ def size_of(payload: int) -> int:
     return FRAME_HEADER + payload
 
 
-def pack(session: int, sequence: int, kind: int, payload: bytes) -> bytes:
+def head(session: int, sequence: int, kind: int, payload: bytes) -> bytes:
+    """What stands before the payload."""
     summed = _SUMMED.pack(len(payload), session, sequence, kind)
     crc = zlib.crc32(payload, zlib.crc32(summed))
-    return _FRAME.pack(MAGIC, len(payload), session, sequence, kind, crc) + payload
+    return _FRAME.pack(MAGIC, len(payload), session, sequence, kind, crc)
+
+
+def pack(session: int, sequence: int, kind: int, payload: bytes) -> bytes:
+    return head(session, sequence, kind, payload) + payload
 
 
 def read(data: bytes | memoryview, offset: int = 0) -> Frame | None:

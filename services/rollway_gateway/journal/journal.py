@@ -26,6 +26,8 @@ from rollway_gateway.journal.writer import Waiting, Writer
 log = structlog.get_logger()
 
 RIDE_S = 0.05
+AT_ONCE = 256
+"""So many sessions are looked at, and so many records copied, before others have their turn."""
 
 
 class Journal:
@@ -126,7 +128,8 @@ class Journal:
 
     def _put(self, session: int, kind: Kind, payload: bytes) -> Place:
         place = Place(self._segment, self._offset, frames.size_of(len(payload)))
-        self._waiting.append(Waiting(self._segment, session, self._next_sequence, kind, payload))
+        head = frames.head(session, self._next_sequence, kind, payload)
+        self._waiting.append(Waiting(self._segment, self._next_sequence, head, payload))
         self._next_sequence += 1
         self._offset += place.size
         self._sizes[self._segment] += place.size
@@ -177,10 +180,13 @@ class Journal:
         Raises:
             JournalDown: they cannot be read, or are damaged.
         """
-        wanted = list(places)
-        return await asyncio.to_thread(self._read, wanted)
+        return [frame for frame, _ in await self._read_whole(places)]
 
-    def _read(self, places: list[Place]) -> list[Frame]:
+    async def _read_whole(self, places: Iterable[Place]) -> list[tuple[Frame, bytes]]:
+        """With the bytes that they are."""
+        return await asyncio.to_thread(self._read, list(places))
+
+    def _read(self, places: list[Place]) -> list[tuple[Frame, bytes]]:
         try:
             raw = self._disk.read(places)
         except OSError as e:
@@ -190,7 +196,7 @@ class Journal:
             frame = frames.read(data)
             if frame is None:
                 raise JournalDown(f"the journal is damaged: no record at byte {place.offset} of {place.segment}")
-            out.append(frame)
+            out.append((frame, data))
         return out
 
     # -- reclaiming
@@ -253,21 +259,28 @@ class Journal:
         oldest = min(self._sizes)
         if oldest == self._segment:
             return
-        held = [(entry, place) for entry in entries for place in entry.all_places() if place.segment == oldest]
+        held: list[tuple[Entry, Place]] = []
+        for k, entry in enumerate(entries):
+            held += [(entry, place) for place in entry.all_places() if place.segment == oldest]
+            if k % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+        if oldest not in self._sizes:  # its last sessions went meanwhile, and it with them
+            return
         moved = []
-        for (entry, place), frame in zip(held, await self.read(place for _, place in held), strict=True):
-            size = place.size
-            if self._offset + size > self._segment_bytes:
-                self._segment += 1
-                self._begin_segment()
-            new = Place(self._segment, self._offset, size)
-            if not entry.move(place, new):
-                continue
-            self._waiting.append(Waiting(self._segment, frame.session, frame.sequence, frame.kind, frame.payload))
-            self._offset += size
-            self._sizes[self._segment] += size
-            self._live[self._segment] += size
-            moved.append(place)
+        for begin in range(0, len(held), AT_ONCE):
+            some = held[begin : begin + AT_ONCE]
+            for (entry, place), (frame, raw) in zip(some, await self._read_whole(p for _, p in some), strict=True):
+                if self._offset + place.size > self._segment_bytes:
+                    self._segment += 1
+                    self._begin_segment()
+                new = Place(self._segment, self._offset, place.size)
+                if not entry.move(place, new):
+                    continue
+                self._waiting.append(Waiting(self._segment, frame.sequence, raw, b""))
+                self._offset += place.size
+                self._sizes[self._segment] += place.size
+                self._live[self._segment] += place.size
+                moved.append(place)
         self._put(0, Kind.GLOBALS, packing.pack(self._globals_of()))
         self._drop(moved)
         await self.committed()

@@ -1,5 +1,8 @@
 """The thread that writes: everything that waits goes out in one write, and one sync where that is asked for.
 
+The thread does next to nothing but write, which needs no interpreter: an event loop that runs meanwhile takes the
+interpreter's lock anew for every socket it reads, and would wait for the thread each time.
+
 What cannot be written stays, in its order and for its place, and is tried again: a disk that was full loses nothing
 that is still in memory.
 """
@@ -11,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rollway_gateway.journal import frames
 from rollway_gateway.journal.disk import Disk
 
 AGAIN_S = 0.5
@@ -22,9 +24,8 @@ class Waiting(NamedTuple):
     """A frame to be written."""
 
     segment: int
-    session: int
     sequence: int
-    kind: int
+    head: bytes
     payload: bytes
 
 
@@ -81,7 +82,7 @@ class Writer:
                 end = done
                 while end < len(group) and group[end].segment == segment:
                     end += 1
-                self._disk.write(segment, b"".join(frames.pack(*waiting[1:]) for waiting in group[done:end]))
+                self._disk.write(segment, [part for waiting in group[done:end] for part in waiting[2:]])
                 done = end
         except OSError as e:
             self._failed(e)
