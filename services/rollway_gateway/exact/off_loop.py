@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ do, and otherwise loses nothing."""
 
 
 def _stand_back() -> None:
-    with contextlib.suppress(OSError, AttributeError):  # threads have priorities of their own on Linux alone
+    if sys.platform == "linux":  # elsewhere threads have no priority of their own
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
