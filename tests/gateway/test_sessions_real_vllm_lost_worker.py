@@ -26,7 +26,8 @@ DIALECTS: tuple[Dialect, ...] = ("chat", "responses", "messages", "completions")
 _WAYS = [(dialect, stream) for dialect in DIALECTS for stream in (True, False)]
 WAYS = _WAYS + _WAYS[1:] + _WAYS[:1]
 """Twice: sessions go to the two servers in turn, so each has every way."""
-LONG = 150
+LONG = 400
+"""Tokens of the answers that are cut: they are still under way when the engine has said that all are."""
 
 
 @pytest.fixture
@@ -54,9 +55,13 @@ async def test_sessions_go_on_when_their_server_is_killed(vllm_server: VllmServe
         assert {(w, h) for w, h in zip(WAYS, homes, strict=True)} == {
             (way, str(server.pid)) for way in WAYS for server in (vllm_server, victim)
         }
-        going = [asyncio.create_task(_go_on(a, stream=s)) for a, (_, s) in zip(agents, WAYS, strict=True)]
-        await eventually(lambda: _busy(http, victim.url), "every turn there is being sampled")
+        killed = asyncio.Event()
+        going = [asyncio.create_task(_go_on(a, killed, stream=s)) for a, (_, s) in zip(agents, WAYS, strict=True)]
+        await eventually(lambda: _busy(http, victim.url), "every turn there is being sampled", within_s=120)
+        (worker,) = (w for w in gateway.inside.workers() if w.worker_id == str(victim.pid))
+        assert worker.active == len(WAYS) // 2, "an answer ended before its server did"
         victim.kill()
+        killed.set()
         await asyncio.gather(*going)
         held = [await gateway.seal(i) for i in ids]
         await asyncio.gather(*(agent.close() for agent in agents))
@@ -71,8 +76,8 @@ async def test_sessions_go_on_when_their_server_is_killed(vllm_server: VllmServe
             assert largest_difference(row, theirs) <= LARGEST
 
 
-async def _go_on(agent: SumAgent, *, stream: bool) -> None:
-    """A long answer, asked for again where it breaks, and another turn."""
+async def _go_on(agent: SumAgent, killed: asyncio.Event, *, stream: bool) -> None:
+    """A long answer, asked for again where it breaks, and another turn after that."""
     agent.speak()
     agent.extra, agent.max_tokens = {"min_tokens": LONG}, LONG
     shown = None
@@ -81,6 +86,7 @@ async def _go_on(agent: SumAgent, *, stream: bool) -> None:
             shown = await agent.ask(stream=stream)
     agent.keep(shown)
     agent.extra, agent.max_tokens = {}, 40
+    await killed.wait()
     await agent.turn(stream=stream)
 
 
