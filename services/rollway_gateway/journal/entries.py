@@ -73,6 +73,10 @@ class Entry:
         for answered in self.answers.values():
             yield answered.place
 
+    def holds(self, place: Place) -> bool:
+        """The frame is still this entry's."""
+        return place.segment << 40 | place.offset in self._at or any(a.place == place for a in self.answers.values())
+
     def move(self, old: Place, new: Place) -> bool:
         """A frame was copied. False: it is no longer this entry's."""
         for answered in self.answers.values():

@@ -266,25 +266,32 @@ class Journal:
                 await asyncio.sleep(0)
         if oldest not in self._sizes:  # its last sessions went meanwhile, and it with them
             return
-        moved = []
         for begin in range(0, len(held), AT_ONCE):
-            some = held[begin : begin + AT_ONCE]
-            for (entry, place), (frame, raw) in zip(some, await self._read_whole(p for _, p in some), strict=True):
-                if self._offset + place.size > self._segment_bytes:
-                    self._segment += 1
-                    self._begin_segment()
-                new = Place(self._segment, self._offset, place.size)
-                if not entry.move(place, new):
-                    continue
-                self._waiting.append(Waiting(self._segment, frame.sequence, raw, b""))
-                self._offset += place.size
-                self._sizes[self._segment] += place.size
-                self._live[self._segment] += place.size
-                moved.append(place)
+            await self._copy([(entry, place) for entry, place in held[begin : begin + AT_ONCE] if entry.holds(place)])
         self._put(0, Kind.GLOBALS, packing.pack(self._globals_of()))
-        self._drop(moved)
-        await self.committed()
+        await self.committed()  # by which the old places are given up
         log.info("journal_compacted", segment=oldest, copied=len(held))
+
+    async def _copy(self, some: list[tuple[Entry, Place]]) -> None:
+        """A copy is an entry's once it is on disk, so that whoever reads the entry meanwhile finds the old one. It lies
+        before whatever says that its session is over: a record that is not an entry's any more is not copied."""
+        copies: list[tuple[Entry, Place, Place]] = []
+        for (entry, place), (frame, raw) in zip(some, await self._read_whole(p for _, p in some), strict=True):
+            if not entry.holds(place):
+                continue
+            if self._offset + place.size > self._segment_bytes:
+                self._segment += 1
+                self._begin_segment()
+            copies.append((entry, place, Place(self._segment, self._offset, place.size)))
+            self._waiting.append(Waiting(self._segment, frame.sequence, raw, b""))
+            self._offset += place.size
+            self._sizes[self._segment] += place.size
+        self._put(0, Kind.GLOBALS, packing.pack(self._globals_of()))  # has a new number, which can be waited for
+        await self.committed()
+        for entry, old, new in copies:
+            if entry.move(old, new):
+                self._live[new.segment] += new.size
+                self._drop([old])
 
     # -- the end
 
