@@ -7,11 +7,13 @@ import contextlib
 import importlib.util
 import json
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from types import FrameType
+from typing import Any, NoReturn, Self
 
 from bedrock_agentcore.runtime import RequestContext
 from starlette.exceptions import HTTPException
@@ -42,6 +44,9 @@ def main(argv: list[str] | None = None) -> int:
     except (_Usage, HTTPException) as e:
         sys.stderr.write(f"error: {e}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -126,17 +131,52 @@ def _run(app: RolloutApp, payload: dict[str, Any], session_id: str | None) -> tu
     if app.rollout_handler is None:
         raise _Usage("the app has no function decorated with @app.rollout_entrypoint")
     invocation = read_invocation(payload, session_id or str(uuid.uuid4()))
-    rollout = app.rollouts.begin(invocation, app.rollout_handler, RequestContext(session_id=invocation.session_id))
-    assert rollout is not None  # a fresh process knows no other
-    try:
-        finished = rollout.finished.result()
-        status = 0 if finished.document["status_code"] < 400 and finished.failure is None else 1
-    except KeyboardInterrupt:
-        app.rollouts.close(app.shutdown_grace_s)
-        finished, status = rollout.finished.result(timeout=0), 130
-    else:
-        app.rollouts.close(app.shutdown_grace_s)
+    with _Interrupt() as interrupt:
+        rollout = app.rollouts.begin(invocation, app.rollout_handler, RequestContext(session_id=invocation.session_id))
+        assert rollout is not None  # a fresh process knows no other
+        try:
+            interrupt.raises()
+            finished = rollout.finished.result()
+            status = 0 if finished.document["status_code"] < 400 and finished.failure is None else 1
+        except KeyboardInterrupt:
+            app.rollouts.close(app.shutdown_grace_s)
+            finished, status = rollout.finished.result(timeout=0), 130
+        else:
+            app.rollouts.close(app.shutdown_grace_s)
     return finished, status
+
+
+class _Interrupt:
+    """Ctrl-C, noted until somebody is there who cancels the rollout: its agent may run before `begin` has returned."""
+
+    def __init__(self) -> None:
+        self._came = False
+        self._raises = False
+
+    def __enter__(self) -> Self:
+        self._before = signal.getsignal(signal.SIGINT)
+        if self._before is signal.default_int_handler:  # else somebody wants it ignored, or handles it
+            signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
+        if self._raises:
+            raise KeyboardInterrupt
+
+    def raises(self) -> None:
+        """From now on it raises, and now if it came before.
+
+        Raises:
+            KeyboardInterrupt: it came before.
+        """
+        self._raises = True
+        if self._came:
+            raise KeyboardInterrupt
 
 
 def _print(finished: Finished) -> None:

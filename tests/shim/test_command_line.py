@@ -102,3 +102,20 @@ def test_ctrl_c_prints_the_cancelled_result() -> None:
         agent.wait()
     assert agent.returncode == 130
     assert json.loads(out)["stop_reason"] == "cancelled"
+
+
+def test_ctrl_c_before_anybody_waits_prints_the_cancelled_result(tmp_path: Path) -> None:
+    """The agent runs on a thread of its own, so SIGINT can come when `begin` has started it and not yet returned."""
+    agent = tmp_path / "agent.py"
+    agent.write_text(
+        f"import os, runpy, signal\n"
+        f"app = runpy.run_path({str(AGENTS / 'waiting_agent.py')!r})['app']\n"
+        f"begin = app.rollouts.begin\n"
+        f"def interrupted(*args):\n"
+        f"    rollout = begin(*args)\n"
+        f"    os.kill(os.getpid(), signal.SIGINT)\n"
+        f"    return rollout\n"
+        f"app.rollouts.begin = interrupted\n"
+    )
+    ended = run("run", str(agent), "{}")
+    assert (ended.returncode, json.loads(ended.stdout)["stop_reason"]) == (130, "cancelled"), ended.stderr
