@@ -28,7 +28,7 @@ from rollway_gateway.journal.problems import JournalRefused
 from rollway_gateway.journal.records import Kind
 from tests.gateway.conftest import running_gateway
 from tests.kit.deadlines import eventually
-from tests.kit.scripted_engine import ScriptedEngine
+from tests.kit.scripted_engine import Reply, ScriptedEngine
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 FRAMES = st.lists(
@@ -266,7 +266,12 @@ async def test_a_full_disk_is_said_and_nothing_in_memory_is_lost(
         ticket, other = await gateway.open(session_id="one"), await gateway.open(session_id="two")
         url = ticket["base_url"] + "/chat/completions"
         assert (await gateway.http.post(url, json={"messages": HI})).status_code == 200
-        _Full.error = OSError(errno.ENOSPC, "No space left on device")
+
+        def full_once_asked(body: dict[str, Any]) -> Reply:
+            _Full.error = OSError(errno.ENOSPC, "No space left on device")
+            return Reply()
+
+        engine.answer = full_once_asked
         try:
             refused = await gateway.http.post(url, json={"messages": HI, "seed": 1})
             assert (refused.status_code, refused.json()["error"]["type"]) == (503, "ServiceUnavailableError")
@@ -280,6 +285,7 @@ async def test_a_full_disk_is_said_and_nothing_in_memory_is_lost(
             assert (await gateway.http.post("/v1/sessions/two/seal")).status_code == 503
         finally:
             _Full.error = None
+            engine.answer = lambda body: Reply()
         journal = gateway.inside.keeping.journal
         assert journal is not None
         await eventually(lambda: journal.problem is None, "it writes again")
@@ -301,12 +307,13 @@ async def test_a_stream_ends_with_an_error_event_when_it_cannot_be_written_down(
         ticket = await gateway.open(session_id="one")
         url = ticket["base_url"] + "/chat/completions"
 
-        def begun() -> None:
+        def failing_once_asked(body: dict[str, Any]) -> Reply:
             _Full.error = OSError(errno.EIO, "Input/output error")
+            return Reply()
 
+        engine.answer = failing_once_asked
         try:
             async with gateway.http.stream("POST", url, json={"messages": HI, "stream": True}) as answer:
-                begun()
                 text = (await answer.aread()).decode()
         finally:
             _Full.error = None
