@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,9 +24,10 @@ from urllib.parse import urlsplit
 
 from rollway_local.listening import answers, listening_url
 from tests.kit.deadlines import POLL_S
+from tests.kit.ports import hold
 
 START_DEADLINE_S = 60.0
-STOP_DEADLINE_S = 30.0
+STOP_DEADLINE_S = 60.0
 
 
 class ServiceFailed(AssertionError):
@@ -42,6 +44,8 @@ class Service:
     health: str | None
     url: str = ""
     """Base URL, known once the process has logged that it listens."""
+    held: socket.socket | None = field(default=None, init=False, repr=False)
+    """Keeps its port from others once it has ended: it may be started again at the same address."""
 
     @property
     def pid(self) -> int:
@@ -66,7 +70,7 @@ class Service:
     def kill(self) -> None:
         """SIGKILL the service alone and reap it."""
         self.process.kill()
-        self.process.wait(STOP_DEADLINE_S)
+        self.wait()
 
     def stop(self, within_s: float = STOP_DEADLINE_S) -> int:
         """SIGTERM, wait, and return the exit status (0 after a clean stop; negative: died by that signal)."""
@@ -76,9 +80,13 @@ class Service:
     def wait(self, within_s: float = STOP_DEADLINE_S) -> int:
         """Wait for it to end by itself; the exit status."""
         try:
-            return self.process.wait(within_s)
+            status = self.process.wait(within_s)
         except subprocess.TimeoutExpired:
             raise ServiceFailed(f"{self.name} still runs after {within_s:g} s\n{self._tail()}") from None
+        if self.url and self.held is None:
+            with contextlib.suppress(OSError):  # started anew already, or still served by a child that outlives it
+                self.held = hold(self.port)
+        return status
 
     def ready(self) -> bool:
         """True once it listens and its health route answers 200.
@@ -96,6 +104,8 @@ class Service:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(STOP_DEADLINE_S)
+        if self.held is not None:
+            self.held.close()
 
     def _tail(self) -> str:
         return f"--- log of {self.name} ---\n{self.logs()[-8000:]}"

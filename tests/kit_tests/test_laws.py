@@ -47,6 +47,7 @@ FAILS_WITH_LOG = (
 )
 
 
+pytestmark = pytest.mark.timeout(300)
 MODULES = {"kept": KEPT, "fails with a log": FAILS_WITH_LOG} | {what: text for what, (text, _) in BROKEN.items()}
 
 
@@ -62,7 +63,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, st
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-p",
          "no:cacheprovider", "--continue-on-collection-errors", str(folder)],
-        capture_output=True, text=True, timeout=110, cwd=ROOT, check=False,
+        capture_output=True, text=True, timeout=280, cwd=ROOT, check=False,
         env={**os.environ, "ROLLWAY_STRAY": "1", "AWS_PROFILE": "someone", "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     outcomes = {}

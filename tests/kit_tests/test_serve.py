@@ -19,12 +19,13 @@ MODULE = ["-m", "tests.kit_tests.example_service"]
 
 
 def lines(service: Service) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in service.logs().splitlines()]
+    """The log so far, but for a line that is still being written."""
+    return [json.loads(line) for line in service.logs().rpartition("\n")[0].splitlines()]
 
 
 def test_each_log_line_is_json_with_service_level_time_and_bound_ids(services: Services) -> None:
     service = services.start("example", MODULE)
-    events = {e["event"]: e for e in until(lambda: lines(service), "log lines")}
+    events = {e["event"]: e for e in lines(service)}  # it is healthy, so the route has logged
     assert all({"service", "level", "timestamp"} <= e.keys() and e["service"] == "example" for e in events.values())
     assert events["looked"]["rollout_id"] == "b1/g1/0"
     assert events["from a thread"]["level"] == events["from the standard library"]["level"] == "warning"
@@ -44,7 +45,7 @@ def test_an_exception_is_logged_on_one_line_with_its_traceback(services: Service
     connection.request("GET", "/bug")
     assert connection.getresponse().status == 500
     connection.close()
-    bug = next(e for e in lines(service) if e["event"] == "unhandled_exception")
+    bug = until(lambda: [e for e in lines(service) if e["event"] == "unhandled_exception"], "the error is logged")[0]
     assert "ZeroDivisionError: seen in the log" in bug["exception"]
 
 
@@ -95,7 +96,12 @@ def test_sigterm_lets_requests_in_flight_end_and_closes_what_the_lifespan_opened
 
 
 def test_a_killed_service_starts_again_under_the_same_address(services: Services) -> None:
+    """Meanwhile nobody else is given its port, and who calls it is refused."""
     first = services.start("example", MODULE)
     first.kill()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", first.port))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", first.port))
     second = services.start("example", MODULE, env={"ROLLWAY_EXAMPLE_PORT": str(first.port)})
     assert second.url == first.url
