@@ -56,14 +56,17 @@ class Delivery:
         self._client, self._is_there = None, False
         self.await_silence()
 
-    async def rejoin(self, receive: Receive, send: Send) -> bool | None:
+    async def rejoin(self, receive: Receive, send: Send, taken: Callable[[], None]) -> bool | None:
         """Send everything to one that asks again, from the first message to the end.
 
         True: it has all. False: nothing was ever sent. None: it left before the end.
+
+        Args:
+            taken: called with the last message out, before anything that the client does next can be heard.
         """
         self._rejoined += 1
         self.forget()
-        replay, left = asyncio.create_task(self._replay(send)), asyncio.create_task(client_left(receive))
+        replay, left = asyncio.create_task(self._replay(send, taken)), asyncio.create_task(client_left(receive))
         try:
             await asyncio.wait({replay, left}, return_when=asyncio.FIRST_COMPLETED)
             return replay.result() if replay.done() else None
@@ -74,13 +77,15 @@ class Delivery:
             self._rejoined -= 1
             self.await_silence()
 
-    async def _replay(self, send: Send) -> bool:
+    async def _replay(self, send: Send, taken: Callable[[], None]) -> bool:
         sent = 0
         while True:
             while sent < len(self._kept):
                 await send(self._kept[sent])
                 sent += 1
             if self.ended:
+                if sent:
+                    taken()
                 return sent > 0
             if self._grown is None:
                 self._grown = asyncio.Event()

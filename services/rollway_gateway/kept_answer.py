@@ -110,11 +110,13 @@ class KeptAnswer:
         """
         log.info("call_rejoined", session_id=self._session.session_id, call_id=self._call_id)
         self._store.rejoined(self._session)
-        took = await self._delivery.rejoin(receive, send)
-        if took and self._record is not None:
-            self._store.outcome(self._session, self._record, delivered=True)
-        if took is False:
+        if await self._delivery.rejoin(receive, send, self._taken) is False:
             raise AgentError(503, "the call ended without an answer: try again", retry_after_s=1)
+
+    def _taken(self) -> None:
+        """A retry has all of it. Said at once: its agent may be done, and its session sealed, right after."""
+        if self._record is not None:
+            self._store.outcome(self._session, self._record, delivered=True)
 
     def forget(self) -> None:
         self._delivery.forget()

@@ -21,8 +21,8 @@ SAYS = {"x-stainless-retry-count": "1"}
 
 @pytest.fixture
 async def gateway(engine: ScriptedEngine) -> AsyncIterator[RunningGateway]:
-    """Waits long for retries."""
-    async with running_gateway(retry_grace_s=30.0) as running:
+    """Waits for retries longer than any test takes."""
+    async with running_gateway(retry_grace_s=3600.0) as running:
         await running.add(engine)
         yield running
 
@@ -103,6 +103,34 @@ async def test_an_answer_that_nobody_took_waits_for_its_retry(
     assert (len(engine.requests), made.ledger.trained) == (1, made.ledger.sampled)
 
 
+async def test_an_answer_given_to_a_retry_is_taken_before_its_agent_can_do_anything(
+    gateway: RunningGateway, engine: ScriptedEngine
+) -> None:
+    """An agent that is done with it may be sealed at once: what it got must not be orphaned."""
+    ticket, hold = await gateway.open(), asyncio.Event()
+    engine.script(Reply("the one", hold=hold))
+    asking = _ask(gateway, ticket)
+    await eventually(lambda: engine.active, "the call reached the engine")
+    await _leave(asking)
+    await _waiting(gateway, ticket)
+    hold.set()
+    session = gateway.inside.store.get(ticket["session_id"])
+    await eventually(lambda: session.records and not session.visits, "the call goes on to its end")
+    original = session.originals.find(("chat", _body(session)), said=False)
+    assert original is not None and not session.records[0].delivered
+    at_the_end: list[bool] = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            asyncio.get_running_loop().call_soon(lambda: at_the_end.append(session.records[0].delivered))
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    await original.rejoin(receive, send)
+    assert at_the_end == [True]
+
+
 async def test_a_delivered_answer_is_given_again_only_to_a_client_that_says_it_retries(
     gateway: RunningGateway, engine: ScriptedEngine
 ) -> None:
@@ -130,7 +158,7 @@ async def test_an_sdk_that_runs_out_of_patience_gets_the_answer_on_its_retry(
 ) -> None:
     ticket, hold = await gateway.open(), asyncio.Event()
     engine.script(Reply("slow", hold=hold), Reply("another"))
-    async with gateway.openai(ticket, max_retries=5, timeout=1.0) as client:
+    async with gateway.openai(ticket, max_retries=50, timeout=1.0) as client:
         asking = asyncio.create_task(client.chat.completions.create(model="m", messages=HI))
         session = gateway.inside.store.get(ticket["session_id"])
         await eventually(lambda: session.rejoined_calls, "the SDK asked again")
@@ -152,20 +180,22 @@ async def test_without_a_retry_the_generation_is_cancelled_and_recorded(engine: 
         await eventually(lambda: engine.cancelled == 1, "the engine saw it")
 
 
-async def test_asking_again_too_late_makes_the_first_answer_a_duplicate(engine: ScriptedEngine) -> None:
-    async with running_gateway(retry_grace_s=0.2) as gateway:
-        await gateway.add(engine)
-        ticket, hold = await gateway.open(), asyncio.Event()
-        engine.script(Reply("unread", hold=hold), Reply("read"))
-        asking = _ask(gateway, ticket)
-        await eventually(lambda: engine.active, "the call reached the engine")
-        session = gateway.inside.store.get(ticket["session_id"])
-        await _leave(asking)
-        await _waiting(gateway, ticket)
-        hold.set()
-        await eventually(lambda: session.unread, "the answer is given up")
-        assert _said(await _ask(gateway, ticket), False) == "read"
-        made = await gateway.seal(ticket["session_id"])
+async def test_asking_again_too_late_makes_the_first_answer_a_duplicate(
+    gateway: RunningGateway, engine: ScriptedEngine
+) -> None:
+    ticket, hold = await gateway.open(), asyncio.Event()
+    engine.script(Reply("unread", hold=hold), Reply("read"))
+    asking = _ask(gateway, ticket)
+    await eventually(lambda: engine.active, "the call reached the engine")
+    session = gateway.inside.store.get(ticket["session_id"])
+    await _leave(asking)
+    await _waiting(gateway, ticket)
+    (original,) = session.originals._calls
+    original._delivery._grace_s = 0.05  # type: ignore[attr-defined]  # from the answer's end on: the call may take long
+    hold.set()
+    await eventually(lambda: session.unread, "the answer is given up")
+    assert _said(await _ask(gateway, ticket), False) == "read"
+    made = await gateway.seal(ticket["session_id"])
     assert (made.ledger.duplicate, made.ledger.trained) == (len("unread") + 1, len("read") + 1)
     assert (len(made.sequences), made.incomplete) == (1, None)
 
