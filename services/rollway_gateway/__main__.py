@@ -8,12 +8,12 @@ such folder.
 from __future__ import annotations
 
 import argparse
-import gc
 import signal
 import sys
 from types import FrameType
 from typing import Any
 
+from rollway_gateway import garbage
 from rollway_gateway.app import GatewayApp
 from rollway_gateway.processes.folder import claim
 from rollway_gateway.processes.supervisor import Supervisor, inherited
@@ -68,18 +68,6 @@ SWITCH_S = 0.001
 it may be late."""
 
 
-def _rarely_collect_all() -> None:
-    """Leave what start-up made out of garbage collection, and collect what is young alone.
-
-    Sessions are many long-lived objects, and calls leave no cycles. With Python's own thresholds and 1,000 calls in
-    flight, walking them all took a quarter of the CPU of every call and stopped the loop for 400 ms at a time. One
-    answer read is a thousand objects that die with it: looking at the young ones every two answers took another 8 %.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 1_000, 1_000)
-
-
 def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["certify"]:
@@ -103,8 +91,8 @@ def main(argv: list[str] | None = None) -> None:
         admin = serve.bind_or_refuse(chosen.admin_interface, chosen.admin_port), chosen.admin_interface
         ports = {"port": sock.getsockname()[1], "admin_port": admin[0].getsockname()[1]}
         chosen = chosen.model_copy(update=ports)
-    app = GatewayApp(chosen, told)
-    _rarely_collect_all()
+    app = GatewayApp(chosen, told, collects=True)
+    garbage.collect_young_alone()
     sys.setswitchinterval(SWITCH_S)
     serve.run(app, chosen, service="gateway", drain_s=chosen.drain_s, sock=sock, admin=admin)
 

@@ -34,16 +34,18 @@ HEALTH = "/health"
 class GatewayApp:
     """Serve it with any ASGI server that runs the lifespan."""
 
-    def __init__(self, settings: GatewaySettings, told: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self, settings: GatewaySettings, told: Sequence[Mapping[str, Any]] = (), *, collects: bool = False
+    ) -> None:
         """
         Args:
             settings: with the ports that are bound, where there are two.
-            told: as `open_gateway`.
+            told, collects: as `open_gateway`.
         """
 
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-            async with open_gateway(settings, told) as gateway:
+            async with open_gateway(settings, told, collects=collects) as gateway:
                 app.state.gateway = gateway
                 yield
 

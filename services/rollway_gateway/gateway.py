@@ -12,6 +12,7 @@ from urllib.parse import quote
 import aiohttp
 import structlog
 
+from rollway_gateway import garbage
 from rollway_gateway.connections import Connections
 from rollway_gateway.engine_abort import abort_generations
 from rollway_gateway.health import HealthWatch
@@ -152,7 +153,6 @@ class Gateway:
             log.warning("fence_aborts", pool=pool.name, calls=pool.in_flight)
             pool.abort_calls(f"the pool {pool.name!r} was fenced for a weight update")
             await self._drained(pool, self.settings.drain_s)
-        await self._answered(pool)
         return await self.reconciled(pool)
 
     async def pause(self, pool: Pool, how: PausePool) -> PoolState:
@@ -162,11 +162,11 @@ class Gateway:
         if how.in_flight == "abort":
             await abort_generations(self.client, [call.upstream for call in pool.calls], how.timeout_s)
         await self._drained(pool, how.timeout_s)
-        await self._answered(pool)
         return await self.reconciled(pool)
 
     async def reconciled(self, pool: Pool) -> PoolState:
         """The pool's state, after its workers at rest were compared with their engines' counters."""
+        await self._answered(pool)
         if self.settings.process is None:  # else the supervisor does, who knows of all processes
             await reconcile_all(self.client, pool.workers.values(), RECONCILE_S)
         return self.pool_state(pool)
@@ -292,11 +292,14 @@ def _report_end(task: asyncio.Task[None]) -> None:
 
 
 @asynccontextmanager
-async def open_gateway(settings: GatewaySettings, told: Sequence[Mapping[str, Any]] = ()) -> AsyncIterator[Gateway]:
+async def open_gateway(
+    settings: GatewaySettings, told: Sequence[Mapping[str, Any]] = (), *, collects: bool = False
+) -> AsyncIterator[Gateway]:
     """A running gateway: connections open, what the journal holds taken, settings' workers registered, health watched.
 
     Args:
         told: of pools, to the process that this one takes the place of (`processes.told`).
+        collects: it sees to the process's garbage collection, as `garbage` does.
 
     Shut down in the order: health watch, journal, connections. Calls in flight have ended by then (the server waits for
     them, then cancels them).
@@ -318,6 +321,9 @@ async def open_gateway(settings: GatewaySettings, told: Sequence[Mapping[str, An
             asyncio.create_task(gateway.health.run(), name="health-watch"),
             asyncio.create_task(keeping.run(), name="journal-tidy"),
         ]
+        if collects:
+            collecting = garbage.collect_when_idle(lambda: sum(pool.in_flight for pool in pools.values()))
+            tasks.append(asyncio.create_task(collecting, name="garbage"))
         for task in tasks:
             task.add_done_callback(_report_end)
         try:

@@ -1,12 +1,14 @@
 """A call leaves nothing to garbage collection: what it held goes with its last reference.
 
-The gateway's process collects what is old rarely (`__main__`), so a cycle would keep requests and answers for long.
+The gateway's process collects what is old only when it is idle (`garbage`), so a cycle would keep requests and answers
+for long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from rollway_gateway.garbage import collect_when_idle, collect_young_alone
 from rollway_gateway.openai_errors import AgentError
 from tests.gateway.conftest import RunningGateway, running_gateway
 from tests.kit.deadlines import eventually
@@ -104,3 +107,45 @@ async def test_calls_that_are_not(fault: str) -> None:
                 await fail(f"s{k}")
             await asyncio.sleep(3 * GRACE_S)
     assert not found
+
+
+class _Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def test_all_is_collected_when_no_call_is_in_flight_or_at_the_latest() -> None:
+    """What has grown old in a cycle waits for a moment without calls."""
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    in_flight, now = 1, 0.0
+
+    def aged() -> weakref.ref[_Cycle]:
+        found = weakref.ref(cycle := _Cycle())
+        del cycle
+        held = found()
+        gc.collect(0)  # it lives, and is not young any more
+        del held
+        return found
+
+    def clock() -> float:
+        return now
+
+    collect_young_alone()
+    collecting = asyncio.create_task(collect_when_idle(lambda: in_flight, 0.01, latest_s=100.0, clock=clock))
+    try:
+        old = aged()
+        assert gc.get_count()[1], "the young ones were looked at"
+        await asyncio.sleep(0.1)
+        assert old() is not None, "a call is in flight"
+        in_flight = 0
+        await eventually(lambda: old() is None, "all is collected when no call is in flight")
+        in_flight = 1
+        older = aged()
+        now = 101.0
+        await eventually(lambda: older() is None, "all is collected at the latest")
+        assert not collecting.done()
+    finally:
+        collecting.cancel()
+        gc.set_threshold(*before)
+        if not frozen:
+            gc.unfreeze()
