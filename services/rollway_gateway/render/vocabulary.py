@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, pre_tokenizers
 
+from rollway_gateway.tree.messages import SLICE
 from rollway_wire.problems import Unprocessable
 from rollway_wire.tokens import IDS
 
@@ -68,8 +70,13 @@ class Vocabulary:
 
     def encode(self, text: str) -> array[int]:
         """Ids of a rendered text: special tokens in it count as such, none is added (as vLLM encodes a chat). Other
-        threads run meanwhile: only the library's batches let them."""
-        return array(IDS, self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        threads run meanwhile: only the library's batches let them, and a long list is copied in slices."""
+        found = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        ids = array(IDS)
+        for at in range(0, len(found), SLICE):
+            part = found[at : at + SLICE]
+            ids.frombytes(struct.pack(f"{len(part)}i", *part))  # in half the time of `extend`
+        return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, special tokens included."""
