@@ -38,6 +38,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.kit.ports import hold
 from tests.kit.scripted_model import BOS, CLOSE, EOS, FIRST_BYTE, FORMS, OPEN, template_text
 from tests.kit.scripted_router import ScriptedRouter
 
@@ -310,16 +311,21 @@ class ScriptedEngine:
         self.url = ""
         self._script: deque[Reply] = deque()
         self._runner: web.AppRunner | None = None
+        self._held_port: socket.socket | None = None
+        """Keeps the port between `stop` and `start`."""
 
     def script(self, *replies: Reply) -> None:
         self._script.extend(replies)
 
     async def __aenter__(self) -> ScriptedEngine:
-        await self.start()
+        self._held_port = hold(0)
+        await self.start(self._held_port.getsockname()[1])
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
+        assert self._held_port is not None
+        self._held_port.close()
 
     async def start(self, port: int = 0) -> None:
         app = web.Application(client_max_size=1 << 28)
@@ -339,7 +345,7 @@ class ScriptedEngine:
         self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Close the port and abort what is in flight. `start(port)` opens it again."""
+        """Refuse connections and abort what is in flight. `start(port)` listens there again."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
