@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-SILENCE_S = 0.5
+CLOSES_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -22,49 +24,68 @@ class RawAnswer:
         return self.text.count("HTTP/1.1 ")
 
 
-async def say(url: str, *parts: bytes | float, within_s: float = 20.0) -> RawAnswer:
-    """Send the parts in order, a number being a pause in seconds, and read until the server closes, or is silent for
-    half a second after an answer to all of them."""
+async def say(url: str, *parts: bytes | float) -> RawAnswer:
+    """Send the parts in order, a number being a pause in seconds, and read until the server closes.
+
+    Raises:
+        TimeoutError: it does not.
+    """
+    async with _connected(url) as (writer, reading):
+        for part in parts:
+            if isinstance(part, bytes):
+                await _send(writer, part)
+            else:
+                await asyncio.sleep(part)
+        return await _whole(reading)
+
+
+async def trickle(url: str, begin: bytes, more: bytes, *, every_s: float = 0.1) -> RawAnswer:
+    """Send ``begin``, and then ``more`` again and again for as long as the server does not close.
+
+    Raises:
+        TimeoutError: it does not.
+    """
+    async with _connected(url) as (writer, reading), asyncio.timeout(CLOSES_WITHIN_S):
+        await _send(writer, begin)
+        while not reading.done():
+            await _send(writer, more)
+            await asyncio.wait([reading], timeout=every_s)
+        return await _whole(reading)
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[tuple[asyncio.StreamWriter, asyncio.Task[bytes]]]:
+    """What sends, and what reads to the end."""
     where = urlsplit(url)
     reader, writer = await asyncio.open_connection(where.hostname, where.port)
-    got = bytearray()
-    reading = asyncio.create_task(_read_into(got, reader))
+    reading = asyncio.create_task(_read_all(reader))
     try:
-        await _send(writer, parts)
-        await _until_over(reading, got, within_s)
+        yield writer, reading
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
-    return _read(bytes(got))
 
 
-async def _read_into(got: bytearray, reader: asyncio.StreamReader) -> None:
+async def _read_all(reader: asyncio.StreamReader) -> bytes:
+    got = bytearray()
     with contextlib.suppress(ConnectionError):
         while part := await reader.read(65536):
             got += part
+    return bytes(got)
 
 
-async def _send(writer: asyncio.StreamWriter, parts: tuple[bytes | float, ...]) -> None:
+async def _send(writer: asyncio.StreamWriter, part: bytes) -> None:
     with contextlib.suppress(ConnectionError):
-        for part in parts:
-            if isinstance(part, bytes):
-                writer.write(part)
-                await writer.drain()
-            else:
-                await asyncio.sleep(part)
+        writer.write(part)
+        await writer.drain()
 
 
-async def _until_over(reading: asyncio.Task[None], got: bytearray, within_s: float) -> None:
-    waited = 0.0
-    while waited < within_s:
-        size = len(got)
-        done, _ = await asyncio.wait([reading], timeout=SILENCE_S)
-        if done or (got and len(got) == size):
-            return
-        waited += SILENCE_S
+async def _whole(reading: asyncio.Task[bytes]) -> RawAnswer:
+    async with asyncio.timeout(CLOSES_WITHIN_S):
+        return _read(await reading)
 
 
 def _read(raw: bytes) -> RawAnswer:
