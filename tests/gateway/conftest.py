@@ -24,7 +24,7 @@ from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import ScriptedEngine
 
 FAST: dict[str, Any] = {
-    "health_interval_s": 0.1, "health_timeout_s": 2.0, "retry_after_s": 1.0, "alive_window_s": 0.0, "port": 0,
+    "health_interval_s": 0.1, "health_timeout_s": 30.0, "retry_after_s": 1.0, "alive_window_s": 0.0, "port": 0,
     "retry_grace_s": 0.0,
 }  # fmt: skip
 
@@ -94,7 +94,10 @@ async def _running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
     app = GatewayApp(settings)
     async with app.control.router.lifespan_context(app.control):
         sock = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1)
+        # A client gives up an idle connection after 5 s: a server that did so as well might close one just taken.
+        config = uvicorn.Config(
+            app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1, timeout_keep_alive=75
+        )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"

@@ -22,7 +22,10 @@ async def serving(app: Any, *, host: str = "127.0.0.1", port: int = 0) -> AsyncI
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((host, port))
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5)
+    # A client gives up an idle connection after 5 s: a server that did so as well might close one just taken.
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=5, timeout_keep_alive=75
+    )
     server = uvicorn.Server(config)
     with sock:
         async with app.router.lifespan_context(app):
