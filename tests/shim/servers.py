@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 T = TypeVar("T")
 SESSION_HEADER = "X-Amzn-Bedrock-AgentCore-Runtime-Session-Id"
 
@@ -29,12 +29,6 @@ def wait_for(what: str, look: Callable[[], T], deadline_s: float = DEADLINE_S) -
             return answer
         time.sleep(0.01)
     raise AssertionError(f"not within {deadline_s} s: {what}")
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 @dataclass

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.kit.ports import HeldPort
 from tests.shim.conftest import Bucket
-from tests.shim.servers import DEADLINE_S, Client, Listener, free_port, wait_for
+from tests.shim.servers import DEADLINE_S, Client, Listener, wait_for
 
 ROOT = Path(__file__).parents[2]
 AGENT = Path(__file__).parent / "agents" / "waiting_agent.py"
@@ -54,16 +55,17 @@ class Process:
 
 
 @contextmanager
-def process(port: int | None = None, **env: str) -> Iterator[Process]:
-    it = Process(port if port is not None else free_port(), **env)
-    try:
-        wait_for("the agent serves", lambda: it.client.answers() or it.popen.poll() is not None)
-        assert it.popen.poll() is None, "\n".join(it.lines)
-        yield it
-    finally:
-        if it.popen.poll() is None:
-            it.popen.kill()
-        it.end()
+def process(**env: str) -> Iterator[Process]:
+    with HeldPort() as port:
+        it = Process(port.number, **env)
+        try:
+            wait_for("the agent serves", lambda: it.client.answers() or it.popen.poll() is not None)
+            assert it.popen.poll() is None, "\n".join(it.lines)
+            yield it
+        finally:
+            if it.popen.poll() is None:
+                it.popen.kill()
+            it.end()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_a_signal_saves_every_running_rollout_as_cancelled(
     kind: str, deaf: bool, sign: signal.Signals, bucket: Bucket, listener: Listener
 ) -> None:
     """Within the grace time: saved, pushed as done, gone. An async agent unwinds; no other can hold the process."""
-    with process(KIND=kind, GRACE_S="6") as it:
+    with process(KIND=kind, GRACE_S="20") as it:  # half of it for what is deaf, the other half to save
         config = bucket.rollout(report=listener.target())
         receipts = [it.client.invoke({"deaf": deaf, "_rollout": config})[1] for _ in range(1 if deaf else 3)]
         wait_for("all at work", lambda: it.lines.count("waiting") == len(receipts))
@@ -93,7 +95,7 @@ def test_a_signal_saves_every_running_rollout_as_cancelled(
 
 
 def test_a_shutdown_with_s3_away_ends_within_the_grace_time_and_says_so(bucket: Bucket) -> None:
-    with process(KIND="sync", GRACE_S="1", AWS_ENDPOINT_URL_S3=f"http://127.0.0.1:{free_port()}") as it:
+    with HeldPort() as away, process(KIND="sync", GRACE_S="1", AWS_ENDPOINT_URL_S3=away.url) as it:
         it.client.invoke({"_rollout": bucket.rollout()})
         wait_for("at work", lambda: "waiting" in it.lines)
         it.popen.terminate()

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from typing import Any
 
 import pytest
 
-from rollway_shim import RolloutApp
+from rollway_shim import RolloutApp, reporter
+from rollway_shim.reporter import Reporter
 from rollway_wire.rollout import Report
+from tests.kit.ports import HeldPort
 from tests.shim.conftest import Bucket
-from tests.shim.servers import Listener, free_port, serving, wait_for
+from tests.shim.servers import DEADLINE_S, Listener, serving, wait_for
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that is slow to answer, as a busy machine makes it, has not failed: no push comes twice for it."""
+    monkeypatch.setattr(reporter, "_TIMEOUT_S", DEADLINE_S)
 
 
 def _app(agent: Any) -> RolloutApp:
@@ -87,19 +94,28 @@ def test_a_busy_agent_does_not_stop_the_heartbeats(is_async: bool, bucket: Bucke
 
 
 def test_an_absent_dispatcher_is_warned_of_once_and_changes_nothing(
-    bucket: Bucket, caplog: pytest.LogCaptureFixture
+    bucket: Bucket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Connection refused at each push: the result is saved all the same."""
-    beats = 0.05
-    target = {"url": f"http://127.0.0.1:{free_port()}/", "key": "k" * 20, "interval_s": beats}
+    failed: list[str] = []
+    push = Reporter._push
+
+    def noted(self: Reporter, report: Report) -> Any:
+        said = push(self, report)
+        failed.append(f"{report.event} {said}")
+        return said
 
     def agent(payload: dict[str, Any]) -> dict[str, Any]:
-        time.sleep(beats * 6)
+        wait_for("five pushes", lambda: len(failed) >= 5)
         return {"rewards": 3}
 
-    with caplog.at_level(logging.INFO), serving(_app(agent)) as client:
+    monkeypatch.setattr(Reporter, "_push", noted)
+    with HeldPort() as nobody, caplog.at_level(logging.INFO), serving(_app(agent)) as client:
+        target = {"url": nobody.url, "key": "k" * 20, "interval_s": 0.05}
         document = bucket.saved(client.invoke({"_rollout": bucket.rollout(report=target)})[1])
+        wait_for("done is given up", lambda: failed.count("done failed") == reporter._DONE_ATTEMPTS)
     assert document["rewards"] == 3
+    assert set(failed) == {"started failed", "heartbeat failed", "done failed"}
     warnings = [r.getMessage() for r in caplog.records if "could not be pushed" in r.getMessage()]
     assert len(warnings) == 1 and "The rollout goes on" in warnings[0]
     assert "k" * 20 not in caplog.text
@@ -108,7 +124,12 @@ def test_an_absent_dispatcher_is_warned_of_once_and_changes_nothing(
 def test_done_is_tried_again_when_the_dispatcher_stumbles(bucket: Bucket, listener: Listener) -> None:
     """A 503 is not an answer: done comes again until it is taken."""
     listener.answers = [204, 503, 429]
-    with serving(_app(lambda payload: {"rewards": 0})) as client:
+
+    def agent(payload: dict[str, Any]) -> dict[str, Any]:
+        wait_for("the push", listener.events)  # one that has ended before its first push sends done alone
+        return {"rewards": 0}
+
+    with serving(_app(agent)) as client:
         client.invoke({"_rollout": bucket.rollout(report=listener.target())})
         wait_for("three times done", lambda: listener.events().count("done") == 3)
     assert listener.events() == ["started", "done", "done", "done"]

@@ -300,7 +300,7 @@ def test_the_agents_own_lifespan_outlasts_its_rollouts_and_the_app_can_be_served
         yield {"pool": 1}
         told.append("close")
 
-    app = RolloutApp(lifespan=lifespan)
+    app = RolloutApp(lifespan=lifespan, shutdown_grace_s=60)
 
     @app.rollout_entrypoint
     async def agent(payload: dict[str, Any]) -> dict[str, Any]:

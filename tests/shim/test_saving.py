@@ -13,12 +13,13 @@ from botocore.config import Config
 
 from rollway_shim import RolloutApp, result_store
 from rollway_shim.result_store import ResultStore, SaveFailed
+from tests.kit.ports import HeldPort
 from tests.shim.conftest import Bucket
-from tests.shim.servers import Listener, free_port, serving, wait_for
+from tests.shim.servers import DEADLINE_S, Listener, serving, wait_for
 
 
 def _client(endpoint: str) -> Any:
-    config = Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=2)
+    config = Config(retries={"total_max_attempts": 1}, connect_timeout=DEADLINE_S, read_timeout=DEADLINE_S)
     return boto3.session.Session().client("s3", endpoint_url=endpoint, config=config)
 
 
@@ -61,10 +62,11 @@ def test_a_put_survives_an_s3_that_fails_for_a_while() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_an_s3_that_never_answers_is_given_up_after_every_attempt() -> None:
-    client = _client(f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(SaveFailed, match=rf"a/b\.json.*after attempt {result_store.ATTEMPTS}"):
-        ResultStore(lambda: client).put("bucket", "a/b.json", {})
-    client.close()
+    with HeldPort() as nobody:
+        client = _client(nobody.url)
+        with pytest.raises(SaveFailed, match=rf"a/b\.json.*after attempt {result_store.ATTEMPTS}"):
+            ResultStore(lambda: client).put("bucket", "a/b.json", {})
+        client.close()
 
 
 def test_a_refusal_is_not_tried_again(bucket: Bucket) -> None:
@@ -80,12 +82,13 @@ def test_an_s3_endpoint_that_is_no_url_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_stop_ends_the_waiting() -> None:
-    client = _client(f"http://127.0.0.1:{free_port()}")
-    store = ResultStore(lambda: client)
-    store.stop()
-    with pytest.raises(SaveFailed, match="gave up"):
-        store.put("bucket", "k", {})
-    client.close()
+    with HeldPort() as nobody:
+        client = _client(nobody.url)
+        store = ResultStore(lambda: client)
+        store.stop()
+        with pytest.raises(SaveFailed, match="gave up"):
+            store.put("bucket", "k", {})
+        client.close()
 
 
 def test_a_result_that_cannot_be_saved_is_loud_and_pushed_as_500(

@@ -20,6 +20,7 @@ def _say(line: str) -> None:
 
 
 async def _wait_kindly() -> None:
+    _say("waiting")
     try:
         await asyncio.sleep(3600)
     finally:
@@ -27,17 +28,16 @@ async def _wait_kindly() -> None:
 
 
 def _wait_on_a_thread() -> None:
+    _say("waiting")  # from here, so that whoever has heard it finds the agent here
     time.sleep(3600)
 
 
 def _sync(payload: dict[str, Any]) -> dict[str, Any]:
-    _say("waiting")
     _wait_on_a_thread()
     return {}
 
 
 async def _async(payload: dict[str, Any]) -> dict[str, Any]:
-    _say("waiting")
     if payload.get("deaf"):
         _wait_on_a_thread()
     await _wait_kindly()
