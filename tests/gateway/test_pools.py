@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from tests.gateway.conftest import RunningGateway, running_gateway
+from tests.gateway.under_way import answered, under_way
 from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import Reply, ScriptedEngine
 
@@ -67,17 +68,15 @@ async def test_a_dead_worker_is_seen_and_a_returning_one_is_used_again(engine: S
             state = (await gateway.http.get("/v1/pools/default")).json()["workers"][0]
             return bool(state["healthy"])
 
-        await eventually(lambda: _not(health), "the worker is seen dead")
-        detail = (await gateway.http.get("/v1/pools/default")).json()["workers"][0]["detail"]
-        assert "ConnectorError" in detail
+        async def refuses() -> bool:
+            state = (await gateway.http.get("/v1/pools/default")).json()["workers"][0]
+            return not state["healthy"] and "ConnectorError" in state["detail"]
+
+        await eventually(refuses, "the worker is seen dead, in the end for refusing connections")
         await engine.start(port)
         await eventually(health, "the worker is back")
         assert (await _ask(gateway, await gateway.open())).status_code == 200
         assert worker["model_name"] == engine.model
-
-
-async def _not(condition: Any) -> bool:
-    return not await condition()
 
 
 async def test_busy_is_not_dead(engine: ScriptedEngine) -> None:
@@ -147,8 +146,7 @@ async def test_a_fence_aborts_what_does_not_drain(
 ) -> None:
     ticket = await gateway.open()
     engine.script(Reply("abc", hold=asyncio.Event()))
-    slow = asyncio.create_task(_ask(gateway, ticket, stream=stream))
-    await eventually(lambda: engine.active, "a call in flight")
+    slow = await under_way(gateway, engine, ticket, {"messages": HI, "stream": stream})
     state = (await gateway.http.post("/v1/pools/default/fence", json={"drain_timeout_s": 0.2})).json()
     assert (state["gate"], state["in_flight"]) == ("fenced", 0)
     answer = await slow
@@ -169,8 +167,10 @@ async def test_a_fence_may_leave_calls_running_and_opening_ends_its_wait(
     await eventually(lambda: engine.active, "a call in flight")
     left = await gateway.http.post("/v1/pools/default/fence", json={"drain_timeout_s": 0, "abort": False})
     assert left.json()["in_flight"] == 1
-    fencing = asyncio.create_task(gateway.http.post("/v1/pools/default/fence", json={"drain_timeout_s": 60}))
-    await asyncio.sleep(0.05)
+    await gateway.http.post("/v1/pools/default/open", json={})
+    fencing = asyncio.create_task(gateway.http.post("/v1/pools/default/fence", json={"drain_timeout_s": 3600}))
+    await eventually(lambda: gateway.inside.pools["default"].gate == "fenced", "a fence that waits")
+    assert not fencing.done()
     await gateway.http.post("/v1/pools/default/open", json={"policy_version": 1})
     assert (await fencing).json()["gate"] == "open"
     hold.set()
@@ -184,11 +184,12 @@ async def test_a_fenced_call_succeeds_through_the_sdks_own_retries(
 ) -> None:
     ticket = await gateway.open()
     await gateway.http.post("/v1/pools/default/fence", json={})
-    async with gateway.openai(ticket, max_retries=10) as client:
+    async with answered() as (http, statuses), gateway.openai(ticket, max_retries=10, http_client=http) as client:
         asking = asyncio.create_task(client.chat.completions.create(model="m", messages=HI))
-        await asyncio.sleep(0.1)
+        await eventually(lambda: 503 in statuses, "it was refused")
         await gateway.http.post("/v1/pools/default/open", json={})
         assert (await asking).choices[0].message.content == "ok"
+    assert (set(statuses[:-1]), statuses[-1]) == ({503}, 200)
 
 
 async def test_two_pools_do_not_mix(engine: ScriptedEngine) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rollway_wire.codec import MEDIA_TYPE, load_packed, load_trajectory, trajectory_tree
 from rollway_wire.gateway import SessionTicket
 from tests.gateway.conftest import RunningGateway, running_gateway
-from tests.kit.deadlines import eventually
+from tests.gateway.under_way import under_way
 from tests.kit.scripted_engine import Reply, ScriptedEngine
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -80,8 +80,7 @@ async def test_sealing_cancels_calls_in_flight(gateway: RunningGateway, engine: 
     ticket = await gateway.open()
     await _ask(gateway, ticket)
     engine.script(Reply("abc", hold=asyncio.Event()))
-    slow = asyncio.create_task(_ask(gateway, ticket, stream=stream))
-    await eventually(lambda: engine.active, "a call in flight")
+    slow = await under_way(gateway, engine, ticket, {"messages": HI, "stream": stream})
     so_far = await gateway.trajectory(ticket["session_id"])
     assert so_far.incomplete == "1 calls are in flight"
     made = await gateway.seal(ticket["session_id"])

@@ -11,9 +11,13 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from rollway_gateway import engine_answer
+from rollway_gateway import gateway as gateway_module
+from rollway_gateway.connections import Answer
 from rollway_gateway.engine_account import EngineAccount
 from rollway_gateway.engine_count import EngineCount, read_count
 from tests.gateway.conftest import RunningGateway, running_gateway
+from tests.gateway.under_way import under_way
 from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import Reply, ScriptedEngine
 from tests.kit.scripted_model import write_model
@@ -36,6 +40,12 @@ async def _ledger(gateway: RunningGateway, how: str = "?reconcile=true") -> dict
     (ledger,) = await _ledgers(gateway, how)
     assert ledger is not None
     return ledger
+
+
+@pytest.fixture(autouse=True)
+def comparing_takes_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine the numbers would else be left for another time."""
+    monkeypatch.setattr(gateway_module, "RECONCILE_S", 60.0)
 
 
 @pytest.fixture
@@ -83,8 +93,8 @@ async def test_what_was_sampled_for_a_client_that_left_is_known_to_the_engine_al
     """Bounded by what the call could sample, until the engine's counter tells."""
     begun = engine.sampled
     engine.script(Reply("never read to its end", hold=asyncio.Event(), also_sampled=7))
-    asking = _ask(gateway, await gateway.open(), stream=stream, max_tokens=40)
-    await eventually(lambda: engine.on_hold, "a generation on hold")
+    body = {"model": "m", "messages": HI, "stream": stream, "max_tokens": 40}
+    asking = await under_way(gateway, engine, await gateway.open(), body)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     pool = gateway.inside.pools["default"]
@@ -112,14 +122,39 @@ async def test_tokens_of_a_worker_that_broke_off_are_its_own_and_lost_in_the_ses
         assert (another["captured"], another["difference"], another["closes"]) == (len("ok") + 1, 0, True)
 
 
-async def test_another_client_of_the_engine_is_seen_and_said(gateway: RunningGateway, engine: ScriptedEngine) -> None:
-    async with httpx.AsyncClient() as stranger:
+async def test_a_stream_that_the_agent_has_is_compared_once_its_worker_has_ended_it(
+    gateway: RunningGateway, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent has [DONE] a moment before the engine's message ends; who asks for the numbers then gets them."""
+    ended, read_out = asyncio.Event(), engine_answer._read_out
+
+    async def late(response: Answer) -> None:
+        await ended.wait()
+        await read_out(response)
+
+    monkeypatch.setattr(engine_answer, "_read_out", late)
+    url = (await gateway.open())["base_url"] + "/chat/completions"
+    async with gateway.http.stream("POST", url, json={"model": "m", "messages": HI, "stream": True}) as answer:
+        async for line in answer.aiter_lines():
+            if line == "data: [DONE]":
+                break
+        (worker,) = gateway.inside.workers()
+        asking = asyncio.create_task(_ledger(gateway))
+        await eventually(lambda: worker.when_idle or asking.done(), "the comparison waits for the worker")
+        ended.set()
+        ledger = await asking
+    assert (ledger["captured"], ledger["engine"], ledger["pending"]) == (3, 3, 0)
+
+
+async def test_another_client_of_the_engine_is_seen_and_said(engine: ScriptedEngine) -> None:
+    async with running_gateway(health_interval_s=3600.0) as gateway, httpx.AsyncClient() as stranger:
+        await gateway.add(engine)
         body = {"model": "m", "messages": HI}
         assert (await stranger.post(engine.url + "/v1/chat/completions", json=body)).status_code == 200
-    assert (await _ask(gateway, await gateway.open())).status_code == 200
-    with capture_logs() as logs:
-        ledger = await _ledger(gateway)
-        again = await _ledger(gateway)
+        assert (await _ask(gateway, await gateway.open())).status_code == 200
+        with capture_logs() as logs:  # nothing but these two compare
+            ledger = await _ledger(gateway)
+            again = await _ledger(gateway)
     assert (ledger["captured"], ledger["engine"], ledger["difference"], ledger["foreign"]) == (3, 6, 3, 3)
     assert ledger["closes"] is again["closes"] is False
     (said,) = [entry for entry in logs if entry["event"] == "worker_ledger_open"]
