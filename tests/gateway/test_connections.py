@@ -12,7 +12,9 @@ import pytest
 
 from rollway_gateway.connections import HIGH_WATER, AnswerBroken, CannotConnect, Connections, Silence
 from tests.kit.certificates import self_signed
+from tests.kit.clock import put_forward
 from tests.kit.deadlines import eventually
+from tests.kit.ports import hold
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -222,22 +224,33 @@ async def test_silence_is_told_from_a_lost_connection() -> None:
 
 
 async def test_a_slow_stream_is_not_silent() -> None:
+    """However long all of it takes."""
+    go_on = asyncio.Semaphore(0)
+
     async def drips(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n")
         for _k in range(8):
-            await asyncio.sleep(0.1)
+            await go_on.acquire()
             writer.write(b"x")
 
-    async with serving(drips) as server, client(inactivity_s=0.5) as connections:
-        assert await asked(connections, server.url) == (200, b"x" * 8)
+    async with (
+        serving(drips) as server,
+        client(inactivity_s=60) as connections,
+        connections.post(server.url, b"{}", {}) as answer,
+    ):
+        for _k in range(8):
+            put_forward(40)
+            for _tick in range(3):  # what is due comes before the next byte
+                await asyncio.sleep(0)
+            go_on.release()
+            assert await answer.piece() == b"x"
+        assert await answer.piece() == b""
 
 
 async def test_nobody_there() -> None:
-    async with serving(b"") as server:
-        url = server.url
-    async with client() as connections:
-        with pytest.raises(CannotConnect, match=r"127\.0\.0\.1"):
-            await asked(connections, url)
+    with hold() as port, pytest.raises(CannotConnect, match=r"127\.0\.0\.1"):
+        async with client() as connections:
+            await asked(connections, f"http://127.0.0.1:{port.getsockname()[1]}/v1/x")
 
 
 async def test_what_nobody_reads_is_not_taken_in() -> None:

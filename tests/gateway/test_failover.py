@@ -14,6 +14,7 @@ import pytest
 from rollway_gateway.breaker import Breaker
 from tests.gateway.conftest import RunningGateway, running_gateway
 from tests.gateway.shapes import events_of
+from tests.kit.clock import put_forward
 from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import EOS, Reply, ScriptedEngine, templated_ids, text_ids
 from tests.kit.scripted_model import write_model
@@ -89,11 +90,15 @@ async def _two(**settings: Any) -> AsyncIterator[tuple[RunningGateway, ScriptedE
 @pytest.mark.parametrize(("failure", "stream"), [*FAILURES, *((name, True) for name in IN_A_STREAM)])
 async def test_a_worker_that_fails_before_any_token_is_none_of_the_agents_business(failure: str, stream: bool) -> None:
     """The session moves, and trains whole."""
-    async with _two(upstream_inactivity_s=0.5 if failure == "it hangs" else 30) as (gateway, one, other, ticket):
+    async with _two(upstream_inactivity_s=20) as (gateway, one, other, ticket):
         reply = BEFORE_ANY_TOKEN.get(failure) or IN_A_STREAM[failure]
         one.script(Reply(hold=asyncio.Event()) if reply.hold is not None else reply)
         other.script(Reply("from another"))
-        assert _said(await _ask(gateway, ticket, stream=stream)) == "from another"
+        asking = _ask(gateway, ticket, stream=stream)
+        if reply.hold is not None:
+            await eventually(lambda: one.on_hold, "a generation on hold")
+            put_forward(21)
+        assert _said(await asking) == "from another"
         assert _said(await _ask(gateway, ticket, stream=stream)) == "ok"
         assert (len(one.requests), len(other.requests)) == (2, 2), "tried once elsewhere, and stays there"
         made = await gateway.settled(ticket["session_id"])
@@ -250,24 +255,26 @@ async def test_a_busy_worker_whose_checks_pass_is_waited_for() -> None:
 
 async def test_a_worker_that_fails_call_after_call_is_passed_by_and_tried_again(engine: ScriptedEngine) -> None:
     """Its checks pass all the while."""
-    async with ScriptedEngine() as other, running_gateway(breaker_failures=3, breaker_open_s=0.2) as gateway:
+    async with ScriptedEngine() as other, running_gateway(breaker_failures=3, breaker_open_s=3600) as gateway:
         await gateway.add(engine, other)
         engine.answer = lambda body: Reply(status=500, error=DEAD)
         for _ in range(12):
             assert _said(await _ask(gateway, await gateway.open())) == "ok"
+        assert ((await _worker(gateway))["breaker"], (await _worker(gateway))["healthy"]) == ("open", True)
+        assert len(engine.requests) == 3, "passed by from then on"
 
-        async def breaker() -> str:
-            return str((await _worker(gateway))["breaker"])
+        async def half_open() -> bool:
+            return bool((await _worker(gateway))["breaker"] == "half_open")
 
-        assert await breaker() != "closed" and (await _worker(gateway))["healthy"] is True
-        assert 3 <= len(engine.requests) <= 6, "passed by, but for a call now and then"
-        engine.answer = lambda body: Reply("well again")
-
-        async def closed() -> bool:
-            _said(await _ask(gateway, await gateway.open()))
-            return await breaker() == "closed"
-
-        await eventually(closed, "the worker takes calls again")
+        inside = next(iter(gateway.inside.pools["default"].workers.values()))
+        for hours, asked in ((1, 4), (2, 5)):  # it fails the call that tries, and stays open for twice as long
+            inside.breaker._opened_at -= 3600 * hours
+            await eventually(half_open, "a call may try")
+            if asked == 5:
+                engine.answer = lambda body: Reply("well again")
+            while len(engine.requests) < asked:
+                assert _said(await _ask(gateway, await gateway.open())) in ("ok", "well again")
+        assert (await _worker(gateway))["breaker"] == "closed"
 
 
 async def test_the_last_worker_is_asked_whatever_its_breaker_says(

@@ -18,6 +18,7 @@ from rollway_gateway.flow import Flow
 from rollway_gateway.openai_errors import AgentError
 from tests.gateway.test_capture_cuts import asked, event
 from tests.gateway.test_connections import client, serving
+from tests.kit.deadlines import eventually
 
 
 def block(k: int, text: str = "é", **more: Any) -> bytes:
@@ -131,67 +132,107 @@ async def test_an_event_without_an_end_is_an_error() -> None:
 PIECES = [b"one", b"two", b"three"]
 
 
-async def spaced(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % sum(map(len, PIECES)))
-    for piece in PIECES:
+class Spaced:
+    """Serves `PIECES`, each once told to: pieces sent at once could be read at once."""
+
+    def __init__(self) -> None:
+        self._go_on = asyncio.Semaphore(0)
+        self.taken: list[bytes] = []
+
+    def go_on(self, times: int = 1) -> None:
+        for _ in range(times):
+            self._go_on.release()
+
+    async def serve(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % sum(map(len, PIECES)))
         await writer.drain()
-        await asyncio.sleep(0.05)
-        writer.write(piece)
+        for piece in PIECES:
+            await self._go_on.acquire()
+            writer.write(piece)
+            await writer.drain()
 
 
 @pytest.mark.parametrize("wants", [1, 2, 3])
 async def test_a_pump_ends_when_no_more_is_wanted_or_there_is_no_more(wants: int) -> None:
-    taken: list[bytes] = []
+    spaced = Spaced()
+    taken = spaced.taken
 
     def take(data: bytes) -> bool:
         taken.append(data)
+        spaced.go_on()
         return len(taken) < wants
 
-    async with serving(spaced) as server, client() as connections:
+    async with serving(spaced.serve) as server, client() as connections:
         for _ in range(2):  # the connection serves the next
             taken.clear()
             async with connections.post(server.url, b"{}", {}) as answer:
+                spaced.go_on()
                 await answer.pump(take)
+                spaced.go_on(len(PIECES) - wants - 1)
                 rest = await answer.read()
             assert (taken, rest) == (PIECES[:wants], b"".join(PIECES[wants:]))
+            spaced._go_on = asyncio.Semaphore(0)
         assert server.connections == 1
 
 
 async def test_what_a_pump_gives_to_may_fail() -> None:
+    spaced = Spaced()
+
     def take(_: bytes) -> bool:
         raise KeyError("ours")
 
-    async with serving(spaced) as server, client() as connections:
+    async with serving(spaced.serve) as server, client() as connections:
         with pytest.raises(KeyError, match="ours"):
             async with connections.post(server.url, b"{}", {}) as answer:
+                spaced.go_on()
                 await answer.pump(take)
         assert not connections._idle
+        spaced.go_on(2)
+        await eventually(lambda: server.left == 1, "the server sees the end")
 
 
 async def test_a_pump_meets_a_lost_connection() -> None:
+    pumping, took = asyncio.Event(), asyncio.Event()
+
     async def cut(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n")
-        await writer.drain()
-        await asyncio.sleep(0.05)
+        await pumping.wait()
         writer.write(b"some")
-        await writer.drain()
-        await asyncio.sleep(0.05)
+        await took.wait()
         writer.close()
 
     taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        took.set()
+        return True
+
     async with serving(cut) as server, client() as connections:
         with pytest.raises(AnswerBroken, match="closed"):
             async with connections.post(server.url, b"{}", {}) as answer:
-                await answer.pump(lambda data: bool(taken.append(data)) or True)
+                pumping.set()
+                await answer.pump(take)
                 await answer.piece()
     assert taken == [b"some"]
 
 
 async def test_a_cancelled_pump_takes_nothing_more() -> None:
-    taken: list[bytes] = []
-    async with serving(spaced) as server, client() as connections:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.03), connections.post(server.url, b"{}", {}) as answer:
-                await answer.pump(lambda data: bool(taken.append(data)) or True)
-        await asyncio.sleep(0.2)
-    assert taken == []
+    """And its connection is closed, so that the worker stops."""
+    spaced = Spaced()
+
+    async with serving(spaced.serve) as server, client() as connections:
+
+        async def ask() -> None:
+            async with connections.post(server.url, b"{}", {}) as answer:
+                spaced.go_on()
+                await answer.pump(lambda data: bool(spaced.taken.append(data)) or True)
+
+        asking = asyncio.create_task(ask())
+        await eventually(lambda: spaced.taken == PIECES[:1], "the first piece is taken")
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        spaced.go_on(2)
+        await eventually(lambda: server.left == 1, "the server sees the end")
+    assert spaced.taken == PIECES[:1]
