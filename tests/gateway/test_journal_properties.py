@@ -171,8 +171,8 @@ async def _killed(side: Side, folder: Path, memory_bytes: int) -> Side:
 
 def _copied(old: Path, new: Path) -> None:
     new.mkdir()
-    for path in old.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # a segment that is being deleted
+    for path in sorted(old.iterdir(), reverse=True):  # segments go from the oldest on: what is copied has no gap
+        with contextlib.suppress(FileNotFoundError):  # one that is being deleted
             shutil.copy(path, new / path.name)
 
 
