@@ -56,7 +56,7 @@ class FaultyProxy:
 
     async def __aenter__(self) -> FaultyProxy:
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=300, sock_connect=5)
+        timeout = aiohttp.ClientTimeout(total=300, sock_connect=60)
         self._http = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
         self._runner = web.ServerRunner(web.Server(self._serve, handler_cancellation=True), shutdown_timeout=0.1)
         await self._runner.setup()

@@ -10,12 +10,13 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 import uuid
 from pathlib import Path
+
+from tests.kit.ports import hold
 
 START_DEADLINE_S = 60.0
 
@@ -36,9 +37,8 @@ class PostgresServer:
         self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         self._user = "nobody" if os.geteuid() == 0 else None
         self._data = self._folder / "data"
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port: int = s.getsockname()[1]
+        self._held = hold()
+        self.port: int = self._held.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> PostgresServer:
@@ -51,6 +51,7 @@ class PostgresServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._held.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self) -> None:
