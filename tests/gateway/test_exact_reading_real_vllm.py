@@ -12,13 +12,14 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
-from tests.gateway.conftest import RunningGateway, running_gateway
+from tests.gateway.before_vllm import gateway_before
+from tests.gateway.conftest import RunningGateway
 from tests.gateway.shapes import events_of, merged, without_ids
 from tests.gateway.test_real_vllm import CALL, STREAM, TOOLS
 from tests.kit.thinking_model import CLOSE, OPEN, thinking_model
 from tests.kit.vllm_server import VllmServer, engine_client, running_vllm, tiny_model
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 ASK = {"role": "user", "content": "What is 3 plus 4? Answer with a number."}
 THOUGHT = [r"Hm, so\.</think>", r"Hm\.\n</think>\n\n"]
@@ -72,9 +73,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Thinker]:
 
 @pytest.fixture
 async def gateway(thinker: Thinker) -> AsyncIterator[RunningGateway]:
-    async with running_gateway(mode="exact") as running:
-        answer = await running.http.post("/v1/pools/default/workers", json={"url": thinker.server.url})
-        assert answer.json()["mode"] == "exact", answer.text
+    async with gateway_before(thinker.server, mode="exact") as running:
         yield running
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,20 +13,18 @@ import openai
 import pytest
 
 from rollway_wire.tokens import Trajectory
-from tests.gateway.conftest import RunningGateway, running_gateway
+from tests.gateway.before_vllm import gateway_before
+from tests.gateway.conftest import RunningGateway
 from tests.gateway.shapes import events_of, merged, without_ids
 from tests.gateway.test_real_vllm import CALL, CHAT, STREAM, TOOLS
 from tests.kit.deadlines import eventually
 from tests.kit.vllm_server import VllmServer, engine_client
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 ASK = {"role": "user", "content": "What is 3 plus 4? Answer with a number."}
-LONG = 1900
-"""Tokens of an answer that is still under way when something happens to it, also on a busy machine."""
-_LONG_TURN: dict[str, Any] = {
-    "model": "tiny", "messages": [ASK], "temperature": 1, "max_tokens": LONG, "extra_body": {"ignore_eos": True},
-}  # fmt: skip
+LONG = 600
+"""Tokens of an answer that is under way when something happens to it: the engine's brake is on until then."""
 ONLY_CHAT = {("prompt log-probs", how) for how in STREAM if how != "whole"}
 """What goes as chat also when ids are known."""
 
@@ -35,9 +32,7 @@ ONLY_CHAT = {("prompt log-probs", how) for how in STREAM if how != "whole"}
 @pytest.fixture
 async def real(vllm_server: VllmServer) -> AsyncIterator[tuple[RunningGateway, str]]:
     """A gateway that serves the server in exact mode or not at all, and the server's URL."""
-    async with running_gateway(mode="exact") as gateway:
-        answer = await gateway.http.post("/v1/pools/default/workers", json={"url": vllm_server.url})
-        assert answer.json()["mode"] == "exact", answer.text
+    async with gateway_before(vllm_server, mode="exact") as gateway:
         yield gateway, vllm_server.url
 
 
@@ -112,7 +107,7 @@ async def _session(gateway: RunningGateway, turns: int, *, stream: bool) -> tupl
     ticket = await gateway.open()
     messages: list[dict[str, Any]] = [ASK]
     free = []
-    async with gateway.openai(ticket, timeout=120) as client:
+    async with gateway.openai(ticket) as client:
         for turn in range(turns):
             body: dict[str, Any] = {"model": "tiny", "messages": messages, "tools": TOOLS, "temperature": 1}
             if turn % 2:
@@ -160,22 +155,17 @@ async def test_sessions_are_one_sequence_whose_log_probs_the_engine_confirms(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_weight_update_in_the_middle_of_a_turn_keeps_it_whole(
-    real: tuple[RunningGateway, str], stream: bool
+    real: tuple[RunningGateway, str], vllm_server: VllmServer, stream: bool
 ) -> None:
     """The engine is paused and ends its generations; the turn goes on from its tokens under the next version, and the
     engine's counter knows of no token that the session does not."""
     gateway, url = real
     async with engine_client() as http:
-        whole_s = await _seconds_of_a_turn(gateway, stream=stream)
-        for part in (0.5, 0.3, 0.6, 0.2, 0.4, 0.1, 0.7, 0.05):  # the engine may be done early, or its API process late
-            before = await _generated(http, url)
-            made, cut = await _updated_in_a_turn(gateway, http, url, stream=stream, after_s=part * whole_s)
-            assert made.ledger.sampled == await _generated(http, url) - before == LONG
-            (turn,) = made.turns
-            assert (turn.incomplete, turn.finish_reason, made.mode) == (None, "length", "exact")
-            if cut:
-                break
-        assert cut, "no turn was cut"
+        before = await _generated(http, url)
+        made = await _updated_in_a_turn(gateway, vllm_server, http, stream=stream)
+        assert made.ledger.sampled == await _generated(http, url) - before == LONG
+        (turn,) = made.turns
+        assert (turn.incomplete, turn.finish_reason, made.mode) == (None, "length", "exact")
         assert (turn.policy_version_start, turn.policy_version_end) == (1, 2)
         asked = {"model": "tiny", "prompt": made.sequences[0].token_ids.tolist(), "max_tokens": 1, "prompt_logprobs": 0}
         said = (await http.post(f"{url}/v1/completions", json=asked)).json()["choices"][0]["prompt_logprobs"]
@@ -184,34 +174,26 @@ async def test_a_weight_update_in_the_middle_of_a_turn_keeps_it_whole(
     assert max(abs(a - b) for a, b in zip(values, turn.logprobs, strict=True)) <= 1e-4
 
 
-async def _seconds_of_a_turn(gateway: RunningGateway, *, stream: bool) -> float:
-    """How long the engine takes for the turn that the update shall cut, here and now."""
-    ticket = await gateway.open()
-    async with gateway.openai(ticket, timeout=120) as client:
-        begun = time.monotonic()
-        await _message(client, dict(_LONG_TURN), stream=stream)
-        return time.monotonic() - begun
-
-
 async def _updated_in_a_turn(
-    gateway: RunningGateway, http: httpx.AsyncClient, url: str, *, stream: bool, after_s: float
-) -> tuple[Trajectory, bool]:
-    """A session of one turn with an update while it is answered, and whether the engine was still at it."""
+    gateway: RunningGateway, server: VllmServer, http: httpx.AsyncClient, *, stream: bool
+) -> Trajectory:
+    """A session of one turn with an update while the engine is at it."""
     await gateway.http.post("/v1/pools/default/open", json={"policy_version": 1})
     ticket = await gateway.open()
-    async with gateway.openai(ticket, timeout=120) as client:
-        asking = asyncio.create_task(_message(client, dict(_LONG_TURN), stream=stream))
-        worker = gateway.inside.workers()[0]
-        await eventually(lambda: worker.active or asking.done(), "a call at the worker")
-        await asyncio.wait([asking], timeout=after_s)
-        (await gateway.http.post("/v1/pools/default/pause", json={"timeout_s": 0})).raise_for_status()
-        (await http.post(f"{url}/pause", params={"mode": "abort"})).raise_for_status()
-        await eventually(lambda: asking.done() or _held(gateway), "the call waits at the gate or is answered")
-        cut = not asking.done()
-        (await http.post(f"{url}/resume")).raise_for_status()
+    body: dict[str, Any] = {"model": "tiny", "messages": [ASK], "temperature": 1, "max_tokens": LONG}
+    body["extra_body"] = {"ignore_eos": True}
+    async with gateway.openai(ticket) as client:
+        with server.brake.on():
+            asking = asyncio.create_task(_message(client, body, stream=stream))
+            await server.brake.under_way(1)
+            (await gateway.http.post("/v1/pools/default/pause", json={"timeout_s": 0})).raise_for_status()
+            (await http.post(f"{server.url}/pause", params={"mode": "abort"})).raise_for_status()
+            await eventually(lambda: asking.done() or _held(gateway), "the call waits at the gate", within_s=120)
+            assert not asking.done(), asking
+        (await http.post(f"{server.url}/resume")).raise_for_status()
         await gateway.http.post("/v1/pools/default/open", json={"policy_version": 2})
         await asking
-    return await gateway.seal(ticket["session_id"]), cut
+    return await gateway.seal(ticket["session_id"])
 
 
 async def _held(gateway: RunningGateway) -> bool:
@@ -220,18 +202,18 @@ async def _held(gateway: RunningGateway) -> bool:
 
 async def test_a_retry_after_a_disconnect_costs_no_second_generation(vllm_server: VllmServer) -> None:
     """The engine's counter shows one generation, and the session holds each of its tokens once."""
-    async with running_gateway(mode="exact", retry_grace_s=60) as gateway, engine_client() as http:
-        await gateway.http.post("/v1/pools/default/workers", json={"url": vllm_server.url})
+    async with gateway_before(vllm_server, mode="exact", retry_grace_s=600) as gateway, engine_client() as http:
         before = await _generated(http, vllm_server.url)
         ticket = await gateway.open()
         body = {"model": "tiny", "messages": [ASK], "max_tokens": LONG, "ignore_eos": True, "stream": True}
         url = ticket["base_url"] + "/chat/completions"
-        async with http.stream("POST", url, json=body) as answer:
-            lines = answer.aiter_lines()
-            for _ in range(6):
-                await anext(lines)
-        (call,) = gateway.inside.store.get(ticket["session_id"]).originals._all()
-        await eventually(lambda: call.answers_retry(said=False), "the gateway knows that the client left")
+        with vllm_server.brake.on():
+            async with http.stream("POST", url, json=body) as answer:
+                lines = answer.aiter_lines()
+                for _ in range(6):
+                    await anext(lines)
+            (call,) = gateway.inside.store.get(ticket["session_id"]).originals._all()
+            await eventually(lambda: call.answers_retry(said=False), "the gateway knows that the client left")
         said = await http.post(url, json=body)
         assert said.text.endswith("data: [DONE]\n\n")
         made = await gateway.seal(ticket["session_id"])

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
-import httpx
 import openai
 import pytest
 
+from tests.gateway.before_vllm import gateway_before
 from tests.gateway.conftest import running_gateway
 from tests.kit.scripted_engine import Reply, ScriptedEngine
 from tests.kit.scripted_model import write_model
 from tests.kit.sum_agents import Dialect
-from tests.kit.vllm_server import VllmServer
+from tests.kit.vllm_server import VllmServer, engine_client
 
 DIALECTS: tuple[Dialect, ...] = ("chat", "responses", "messages")
 QUESTION = "What is on it?"
@@ -96,15 +96,14 @@ async def test_an_image_reaches_the_engine_in_the_middle_of_an_exact_session(
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_an_engine_without_eyes_refuses_in_its_own_words(
     vllm_server: VllmServer, dialect: Dialect, stream: bool
 ) -> None:
     """Also in the middle of an exact session, which goes on after it."""
-    async with running_gateway(mode="exact") as gateway, httpx.AsyncClient(timeout=120) as http:
-        await gateway.http.post("/v1/pools/default/workers", json={"url": vllm_server.url}, timeout=120)
+    async with gateway_before(vllm_server, mode="exact") as gateway, engine_client() as http:
         chat = {"model": vllm_server.model, "messages": [looking("chat")], "max_tokens": 8, "stream": stream}
         own = (await http.post(f"{vllm_server.url}/v1/chat/completions", json=chat)).json()["error"]
         assert own["code"] == 400

@@ -9,11 +9,12 @@ from typing import Any
 import openai
 import pytest
 
-from tests.gateway.conftest import RunningGateway, running_gateway
+from tests.gateway.before_vllm import gateway_before
+from tests.gateway.conftest import RunningGateway
 from tests.gateway.shapes import events_of, merged, without_ids
 from tests.kit.vllm_server import VllmServer, engine_client
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 HI = [{"role": "user", "content": "What is 3 plus 4? Answer with a number."}]
 TOOLS = [
@@ -92,10 +93,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 @pytest.fixture
 async def real(vllm_server: VllmServer) -> AsyncIterator[tuple[RunningGateway, str]]:
     """A gateway before the server, and the server's URL."""
-    async with running_gateway() as gateway:
-        answer = await gateway.http.post("/v1/pools/default/workers", json={"url": vllm_server.url})
-        assert answer.json()["healthy"], answer.text
-        assert answer.json()["model_name"] == vllm_server.model
+    async with gateway_before(vllm_server) as gateway:
         yield gateway, vllm_server.url
 
 
@@ -175,18 +173,21 @@ async def test_turns_hold_the_engines_own_tokens(real: tuple[RunningGateway, str
     assert made.ledger.trained == made.ledger.sampled == own["usage"]["completion_tokens"]
 
 
-async def test_a_client_that_leaves_stops_the_generation(real: tuple[RunningGateway, str]) -> None:
+async def test_a_client_that_leaves_stops_the_generation(
+    real: tuple[RunningGateway, str], vllm_server: VllmServer
+) -> None:
     gateway, _ = real
     ticket = await gateway.open()
     body = {"messages": HI, "model": "tiny", "max_tokens": 900, "ignore_eos": True, "stream": True, "n": 16}
-    async with (
-        engine_client() as http,
-        http.stream("POST", ticket["base_url"] + "/chat/completions", json=body) as answer,
-    ):
-        lines = answer.aiter_lines()
-        for _ in range(2 * 16 + 40):  # the roles of every choice, then some text
-            await anext(lines)
-    made = await gateway.settled(ticket["session_id"])
+    with vllm_server.brake.on():
+        async with (
+            engine_client() as http,
+            http.stream("POST", ticket["base_url"] + "/chat/completions", json=body) as answer,
+        ):
+            lines = answer.aiter_lines()
+            for _ in range(2 * 16 + 40):  # the roles of every choice, then some text
+                await anext(lines)
+        made = await gateway.settled(ticket["session_id"])
     assert {t.incomplete for t in made.turns} == {"client disconnected"}
     assert 0 < made.ledger.sampled < 16 * 900
     assert made.ledger.lost == made.ledger.sampled

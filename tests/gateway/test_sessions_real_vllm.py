@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from rollway_wire.tokens import NO_VERSION, Ledger, Sequence, Trajectory
-from tests.gateway.conftest import RunningGateway, running_gateway
+from tests.gateway.before_vllm import gateway_before
+from tests.gateway.conftest import RunningGateway
 from tests.kit.engine_word import (
     LARGEST,
     generated,
@@ -27,7 +28,7 @@ from tests.kit.sum_agents import TWO_CALLS, Dialect, SumAgent, make_agent
 from tests.kit.sum_agents.completions import load_tokenizer
 from tests.kit.vllm_server import VllmServer, engine_client
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 VERSION = 3
 
@@ -85,9 +86,7 @@ def run(smollm2_server: VllmServer) -> Run:
 
 
 async def _run(server: VllmServer) -> Run:
-    async with running_gateway(mode="exact") as gateway, engine_client(300) as http:
-        added = await gateway.http.post("/v1/pools/default/workers", json={"url": server.url}, timeout=120)
-        assert added.json()["mode"] == "exact", added.text
+    async with gateway_before(server, mode="exact") as gateway, engine_client() as http:
         await gateway.http.post("/v1/pools/default/open", json={"policy_version": VERSION})
         before, began = await generated(http, server.url), time.monotonic()
         cases = [*CASES, AS_TEXT]

@@ -16,7 +16,8 @@ import pytest
 
 from rollway_gateway.session import Session
 from rollway_wire.tokens import Trajectory
-from tests.gateway.conftest import RunningGateway, running_gateway
+from tests.gateway.before_vllm import gateway_before, heard
+from tests.gateway.conftest import RunningGateway
 from tests.kit.cutting_proxy import CuttingProxy
 from tests.kit.deadlines import eventually
 from tests.kit.engine_word import (
@@ -32,7 +33,7 @@ from tests.kit.other_weights import write_other_weights
 from tests.kit.sum_agents import Dialect, SumAgent, make_agent
 from tests.kit.vllm_server import VllmServer, engine_client
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 CHATS: tuple[Dialect, ...] = ("chat", "responses", "messages")
 DIALECTS: tuple[Dialect, ...] = (*CHATS, "completions")
@@ -48,7 +49,7 @@ class Bench:
 
     async def ledger(self) -> dict[str, Any]:
         """The worker's, which the engine's counter confirms."""
-        await eventually(self._idle, "the engine is idle")
+        await eventually(self._idle, "the engine is idle", within_s=120)
         ledger = await worker_ledger(self.gateway.http, self.server.url)
         assert ledger["engine"] == await generated(self.http, self.server.url) - self._before, ledger
         return ledger
@@ -84,16 +85,10 @@ class Bench:
 
 @asynccontextmanager
 async def bench(server: VllmServer, **settings: Any) -> AsyncIterator[Bench]:
-    async with running_gateway(mode="exact", **settings) as gateway, engine_client(300) as http:
-        added = await gateway.http.post("/v1/pools/default/workers", json={"url": server.url}, timeout=120)
-        assert added.json()["mode"] == "exact", added.text
+    async with gateway_before(server, mode="exact", **settings) as gateway, engine_client() as http:
         made = Bench(gateway, server, http, await generated(http, server.url))
         async with made.agents:
             yield made
-
-
-def at_worker(session: Session) -> bool:
-    return any(call.upstream is not None for call in session.calls)  # type: ignore[attr-defined]
 
 
 async def unheard(session: Session) -> None:
@@ -102,24 +97,35 @@ async def unheard(session: Session) -> None:
     await eventually(lambda: call.answers_retry(said=False), "the gateway knows that the client left")
 
 
+async def begin(
+    on: Bench, dialect: Dialect, said: dict[str, Any], *, stream: bool = True, **options: Any
+) -> tuple[SumAgent, Session]:
+    """After one turn, about to ask for an answer of as many tokens as ``said`` says."""
+    agent, session = await on.agent(dialect, **options)
+    await agent.turn(stream=stream)
+    agent.speak()
+    agent.extra, agent.max_tokens = said, said["min_tokens"] + 10
+    return agent, session
+
+
 async def test_clients_that_leave_in_mid_stream_and_ask_again(smollm2_server: VllmServer) -> None:
     """The same bytes get the same answer: nothing is sampled a second time."""
 
-    async def hold(on: Bench, dialect: Dialect) -> Trajectory:
-        agent, session = await on.agent(dialect)
-        await agent.turn(stream=True)
-        agent.speak()
-        agent.extra = LONG
-        agent.max_tokens = 70
+    async def leave(agent: SumAgent, session: Session) -> None:
         await agent.leave()
         await unheard(session)
+
+    async def end(on: Bench, agent: SumAgent, session: Session) -> Trajectory:
         agent.keep(await agent.ask(stream=True))
         agent.extra = {}
         await agent.turn(stream=False)
         return await on.seal(session)
 
-    async with bench(smollm2_server, retry_grace_s=60) as on:
-        held = await asyncio.gather(*(hold(on, dialect) for dialect in DIALECTS))
+    async with bench(smollm2_server, retry_grace_s=600) as on:
+        begun = await asyncio.gather(*(begin(on, dialect, LONG) for dialect in DIALECTS))
+        with smollm2_server.brake.on():
+            await asyncio.gather(*(leave(agent, session) for agent, session in begun))
+        held = await asyncio.gather(*(end(on, agent, session) for agent, session in begun))
         assert sum(made.ledger.sampled for made in held) == await on.sampled()
         for made in held:
             assert (made.ledger.trained, made.metadata["rejoined_calls"]) == (made.ledger.sampled, 1)
@@ -129,25 +135,29 @@ async def test_clients_that_leave_in_mid_stream_and_ask_again(smollm2_server: Vl
 
 async def test_clients_that_leave_for_good(smollm2_server: VllmServer) -> None:
     """Their generation ends, and every token the engine sampled for it is in the ledger, trained by nothing."""
-
-    async def hold(on: Bench, dialect: Dialect, *, stream: bool) -> Trajectory:
-        agent, session = await on.agent(dialect)
-        await agent.turn(stream=stream)
-        agent.speak()
-        agent.extra, agent.max_tokens = {"min_tokens": 400}, 500
-        if stream:
-            await agent.leave()
-        else:
-            asking = asyncio.create_task(agent.ask(stream=False))
-            await eventually(lambda: at_worker(session), "the call is at the worker")
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
-        await eventually(lambda: not session.calls, "the call has ended", within_s=60)
-        return await on.seal(session)
-
     async with bench(smollm2_server, retry_grace_s=1) as on:
         kinds = [(dialect, stream) for dialect in DIALECTS for stream in (True, False)]
-        held = await asyncio.gather(*(hold(on, dialect, stream=stream) for dialect, stream in kinds))
+        begun = await asyncio.gather(
+            *(begin(on, dialect, {"min_tokens": 400}, stream=stream) for dialect, stream in kinds)
+        )
+        streamed = [session for (_, session), (_, stream) in zip(begun, kinds, strict=True) if stream]
+        with smollm2_server.brake.on():
+            all_run = asyncio.Event()
+            leaving = [
+                asyncio.create_task(agent.leave(when=all_run) if stream else agent.ask(stream=False))
+                for (agent, _), (_, stream) in zip(begun, kinds, strict=True)
+            ]
+            await smollm2_server.brake.under_way(len(kinds))
+            await eventually(lambda: all(map(heard, streamed)), "tokens of each stream have come")
+            all_run.set()
+            for task, (_, stream) in zip(leaving, kinds, strict=True):
+                if not stream:
+                    assert task.cancel(), task
+            left = await asyncio.gather(*leaving, return_exceptions=True)
+            assert [type(how) for how in left] == [type(None), asyncio.CancelledError] * len(DIALECTS), left
+            for _, session in begun:
+                await eventually(lambda session=session: not session.calls, "the call has ended", within_s=60)
+        held = [await on.seal(session) for _, session in begun]
         ledger = await on.ledger()
         sampled = sum(made.ledger.sampled for made in held)
         print(f"{sampled} tokens told, {ledger['cut_off']} cut off, {ledger['engine']} sampled")
@@ -164,28 +174,32 @@ async def test_clients_that_leave_for_good(smollm2_server: VllmServer) -> None:
 async def test_sdks_that_ask_again_after_a_broken_connection(smollm2_server: VllmServer, says: bool) -> None:
     """With and without the header that says it is a retry: the call in flight is joined."""
 
-    async def hold(on: Bench, dialect: Dialect) -> Trajectory:
-        async with CuttingProxy(on.gateway.url) as proxy:
-            omitted = (anthropic if dialect == "messages" else openai).Omit()
-            headers = {} if says else {"x-stainless-retry-count": omitted}
-            agent, session = await on.agent(dialect, proxy, max_retries=4, **headers)
-            await agent.turn(stream=True)
-            agent.speak()
-            agent.extra, agent.max_tokens = LONG, 70
-            asking = asyncio.create_task(agent.ask(stream=False))
-            await eventually(lambda: at_worker(session) or asking.done(), "the call is at the worker")
-            assert not asking.done(), asking
-            proxy.cut()
-            agent.keep(await asking)
-            if says:  # an answer that is lost after the gateway sent it; without the header it is an ask of its own
-                agent.extra, agent.max_tokens = {}, 40
-                agent.speak()
-                proxy.lose_answers = 1
-                agent.keep(await agent.ask(stream=True))
-            return await on.seal(session)
+    async def begin_cut(on: Bench, dialect: Dialect) -> tuple[SumAgent, Session, CuttingProxy]:
+        proxy = await on.agents.enter_async_context(CuttingProxy(on.gateway.url))
+        omitted = (anthropic if dialect == "messages" else openai).Omit()
+        headers = {} if says else {"x-stainless-retry-count": omitted}
+        return *await begin(on, dialect, LONG, proxy=proxy, max_retries=4, **headers), proxy
 
-    async with bench(smollm2_server, retry_grace_s=60) as on:
-        held = await asyncio.gather(*(hold(on, dialect) for dialect in DIALECTS))
+    async def end(on: Bench, agent: SumAgent, session: Session, proxy: CuttingProxy) -> Trajectory:
+        if says:  # an answer that is lost after the gateway sent it; without the header it is an ask of its own
+            agent.extra, agent.max_tokens = {}, 40
+            agent.speak()
+            proxy.lose_answers = 1
+            agent.keep(await agent.ask(stream=True))
+        return await on.seal(session)
+
+    async with bench(smollm2_server, retry_grace_s=600) as on:
+        begun = await asyncio.gather(*(begin_cut(on, dialect) for dialect in DIALECTS))
+        with smollm2_server.brake.on():
+            asking = [asyncio.create_task(agent.ask(stream=False)) for agent, _, _ in begun]
+            await smollm2_server.brake.under_way(len(begun))
+            for _, _, proxy in begun:
+                proxy.cut()
+            await eventually(lambda: all(s.rejoined_calls for _, s, _ in begun), "the calls in flight are joined")
+            assert not any(task.done() for task in asking), asking
+        for (agent, _, _), task in zip(begun, asking, strict=True):
+            agent.keep(await task)
+        held = await asyncio.gather(*(end(on, *each) for each in begun))
         assert sum(made.ledger.sampled for made in held) == await on.sampled()
         for made in held:
             assert (made.ledger.trained, made.metadata["rejoined_calls"]) == (made.ledger.sampled, 1 + says)
@@ -199,26 +213,19 @@ def other_weights(server: VllmServer, folder: Path) -> Iterator[Path]:
     try:
         yield folder / "v2"
     finally:
-        httpx.post(f"{server.url}/pause", params={"mode": "abort"}, timeout=60).raise_for_status()
+        httpx.post(f"{server.url}/pause", params={"mode": "abort"}, timeout=300).raise_for_status()
         _reload(server.url, server.model_path)
-        httpx.post(f"{server.url}/resume", timeout=60).raise_for_status()
+        httpx.post(f"{server.url}/resume", timeout=300).raise_for_status()
 
 
 def _reload(url: str, folder: Path) -> None:
     body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-    httpx.post(f"{url}/collective_rpc", json=body, timeout=120).raise_for_status()
+    httpx.post(f"{url}/collective_rpc", json=body, timeout=300).raise_for_status()
 
 
 async def test_weights_that_change_in_mid_turn(smollm2_server: VllmServer, tmp_path: Path) -> None:
     """Pause, abort, load, open: every turn goes on whole under both versions, and each of its tokens has the log-prob
     of the weights that sampled it."""
-
-    async def begin(on: Bench, dialect: Dialect) -> tuple[SumAgent, Session]:
-        agent, session = await on.agent(dialect)
-        await agent.turn(stream=True)
-        agent.speak()
-        agent.extra, agent.max_tokens = {"min_tokens": 80}, 90
-        return agent, session
 
     async def end(agent: SumAgent, *, stream: bool) -> None:
         agent.keep(await agent.ask(stream=stream))
@@ -229,14 +236,15 @@ async def test_weights_that_change_in_mid_turn(smollm2_server: VllmServer, tmp_p
     async with bench(server) as on:
         await _gate(on, "open", policy_version=1)
         kinds = [(dialect, stream) for dialect in CHATS for stream in (True, False)]
-        begun = await asyncio.gather(*(begin(on, dialect) for dialect, _ in kinds))
+        begun = await asyncio.gather(*(begin(on, dialect, {"min_tokens": 80}) for dialect, _ in kinds))
         with other_weights(server, tmp_path) as folder:
             pairs = zip(begun, kinds, strict=True)
-            going = [asyncio.create_task(end(agent, stream=stream)) for (agent, _), (_, stream) in pairs]
-            await eventually(lambda: _busy(on, len(going)), "every turn is being sampled", within_s=60)
-            await _gate(on, "pause", timeout_s=0)
-            (await on.http.post(f"{server.url}/pause", params={"mode": "abort"})).raise_for_status()
-            await eventually(lambda: _held(on, len(going)), "every call waits")
+            with server.brake.on():
+                going = [asyncio.create_task(end(agent, stream=stream)) for (agent, _), (_, stream) in pairs]
+                await server.brake.under_way(len(going))
+                await _gate(on, "pause", timeout_s=0)
+                (await on.http.post(f"{server.url}/pause", params={"mode": "abort"})).raise_for_status()
+                await eventually(lambda: _held(on, len(going)), "every call waits", within_s=120)
             await asyncio.to_thread(_reload, server.url, folder)
             (await on.http.post(f"{server.url}/resume")).raise_for_status()
             await _gate(on, "open", policy_version=2)
@@ -252,10 +260,6 @@ async def test_weights_that_change_in_mid_turn(smollm2_server: VllmServer, tmp_p
 
 async def _gate(on: Bench, what: str, **said: Any) -> None:
     (await on.gateway.http.post(f"/v1/pools/default/{what}", json=said)).raise_for_status()
-
-
-async def _busy(on: Bench, calls: int) -> bool:
-    return await running(on.http, on.server.url) == calls
 
 
 async def _held(on: Bench, calls: int) -> bool:

@@ -13,13 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.conftest import RunningGateway, running_gateway
+from tests.gateway.before_vllm import gateway_before
+from tests.gateway.conftest import RunningGateway
 from tests.gateway_dialects.chats import events
 from tests.gateway_dialects.test_recorded import without_ids
 from tests.gateway_dialects.test_streams import build_message
 from tests.kit.vllm_server import VllmServer, engine_client
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 SESSION = "a-session-before-a-real-engine-0123456789"
 HI: list[Any] = [{"role": "user", "content": "What is 3 plus 4? Answer with a number."}]
@@ -79,9 +80,7 @@ RESPONSES: dict[str, dict[str, Any]] = {
 @pytest.fixture
 async def gateway(vllm_server: VllmServer) -> AsyncIterator[RunningGateway]:
     """In mirror mode, where the engine gets what the agent says and nothing else."""
-    async with running_gateway(mode="mirror") as running:
-        added = await running.http.post("/v1/pools/default/workers", json={"url": vllm_server.url}, timeout=120)
-        assert added.json()["healthy"], added.text
+    async with gateway_before(vllm_server, mode="mirror") as running:
         await running.open(session_id=SESSION)
         yield running
 
@@ -89,7 +88,7 @@ async def gateway(vllm_server: VllmServer) -> AsyncIterator[RunningGateway]:
 @pytest.fixture
 async def ask(gateway: RunningGateway, vllm_server: VllmServer) -> AsyncIterator[Callable[..., Any]]:
     """(vLLM's own answer, the gateway's) to one body; a streamed one as its bytes."""
-    async with engine_client(300) as http:
+    async with engine_client() as http:
 
         async def both(route: str, body: dict[str, Any]) -> tuple[httpx.Response, httpx.Response]:
             plain = await http.post(f"{vllm_server.url}/v1{route}", json={"model": vllm_server.model, **body})

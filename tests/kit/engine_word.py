@@ -26,7 +26,7 @@ async def running(http: httpx.AsyncClient, url: str) -> int:
 async def worker_ledger(gateway: httpx.AsyncClient, url: str) -> dict[str, Any]:
     """The gateway's own ledger of the worker at ``url``, compared with the engine's counter now: it closes, and the
     engine sampled for nobody else."""
-    pool = (await gateway.get("/v1/pools/default", params={"reconcile": True}, timeout=60)).json()
+    pool = (await gateway.get("/v1/pools/default", params={"reconcile": True}, timeout=300)).json()
     (ledger,) = (worker["ledger"] for worker in pool["workers"] if worker["url"] == url)
     assert ledger["closes"] and not ledger["pending"], ledger
     assert (ledger["foreign"], ledger["uncounted"]) == (0, 0), ledger

@@ -22,6 +22,9 @@ from pathlib import Path
 
 import httpx
 
+from tests.kit.engine_brake import ARGUMENTS as BRAKED
+from tests.kit.engine_brake import EngineBrake
+
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE_S = 420.0
 _NAMED_BY = {"tiny": "ROLLWAY_TEST_MODEL", "smollm2": "ROLLWAY_TEST_SMOLLM2"}
@@ -37,7 +40,7 @@ _ENVIRONMENT = {
 }
 _ARGUMENTS = [
     "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--generation-config", "vllm",
-    "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+    "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *BRAKED,
 ]  # fmt: skip
 
 
@@ -50,6 +53,7 @@ class VllmServer:
     log: Path
     pid: int
     """Of the API process, which leads the server's process group."""
+    brake: EngineBrake
 
     def kill(self) -> None:
         """SIGKILL every process of the server at once, as a machine that goes away does."""
@@ -75,7 +79,7 @@ def made_model(name: str, folder: Path) -> Path:
     out = folder / name
     subprocess.run(
         [trainer_python(), "-m", "rollway_local.models", name, "--out", out],
-        check=True, timeout=300, stdin=subprocess.DEVNULL,
+        check=True, timeout=START_DEADLINE_S, stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / d) for d in ("deploy", "shared", "services"))},
     )  # fmt: skip
     return out
@@ -99,7 +103,7 @@ def running_vllm(folder: Path, *extra: str, model: str = "tiny", path: Path | No
     path = path or made_model(model, folder)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    log = folder / "vllm.log"
+    log, brake = folder / "vllm.log", EngineBrake(folder)
     command = [
         str(trainer_python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(path), "--port", str(port),
         "--served-model-name", model, "--max-model-len", str(_CONTEXT[model]), *_ARGUMENTS, *extra,
@@ -107,11 +111,11 @@ def running_vllm(folder: Path, *extra: str, model: str = "tiny", path: Path | No
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, **_ENVIRONMENT},
+            env={**os.environ, **_ENVIRONMENT, **brake.environment},
         )  # fmt: skip
     try:
         _wait_healthy(process, port, log)
-        yield VllmServer(f"http://127.0.0.1:{port}", model, path, log, process.pid)
+        yield VllmServer(f"http://127.0.0.1:{port}", model, path, log, process.pid, brake)
     finally:
         _end(process)
 
@@ -144,6 +148,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def engine_client(timeout_s: float = 120) -> httpx.AsyncClient:
+def engine_client(timeout_s: float = 600) -> httpx.AsyncClient:
     """A client for an engine under test, a connection per request: vLLM closes idle ones after 5 s without a word."""
     return httpx.AsyncClient(timeout=timeout_s, limits=httpx.Limits(max_keepalive_connections=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -98,11 +99,13 @@ class SumAgent(ABC):
     async def ask(self, *, stream: bool) -> Shown:
         """Ask with the conversation as it stands: the same request each time until the answer is kept."""
 
-    async def leave(self, *, after: int = 3) -> None:
-        """Ask for a stream and go away after so many of its events."""
+    async def leave(self, *, after: int = 3, when: asyncio.Event | None = None) -> None:
+        """Ask for a stream and go away after so many of its events, and not before ``when`` is set."""
         events = await self._begin()
         for _ in range(after):
             await anext(events)
+        if when is not None:
+            await when.wait()
         await events.close()
 
     @abstractmethod
@@ -134,4 +137,4 @@ def run(arguments: str) -> str:
 
 
 def openai_client(base_url: str, retries: int) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=base_url, api_key="EMPTY", max_retries=retries, timeout=300)
+    return openai.AsyncOpenAI(base_url=base_url, api_key="EMPTY", max_retries=retries, timeout=900)

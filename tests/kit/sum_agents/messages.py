@@ -19,7 +19,7 @@ class MessagesAgent(SumAgent):
     def __init__(self, base_url: str, **options: Any) -> None:
         super().__init__(base_url, **options)
         self.client = anthropic.AsyncAnthropic(
-            base_url=base_url, api_key="EMPTY", max_retries=self._retries, timeout=300
+            base_url=base_url, api_key="EMPTY", max_retries=self._retries, timeout=900
         )
         self.messages: list[dict[str, Any]] = []
         for sums in SHOTS:
