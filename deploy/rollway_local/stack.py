@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import secrets
 import shutil
 import socket
@@ -25,6 +26,7 @@ from rollway_local.agents_file import first_arn
 from rollway_local.child import Child, ChildSpec
 
 REGION = "us-west-2"
+_GIVEN_AWAY = Path("/proc/sys/net/ipv4/ip_local_port_range")
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "rollway-local", "AWS_SECRET_ACCESS_KEY": "rollway-local"}
 """What moto accepts; a person's own AWS settings never reach the stack."""
 
@@ -195,10 +197,15 @@ def _settings(service: str, values: Mapping[str, object]) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """One below those that the kernel gives away: until it is bound, nobody's connection comes by it."""
+    first = int(_GIVEN_AWAY.read_text().split()[0])
+    below = range(max(1024, first - 10_000), first)
+    for port in (*random.sample(below, len(below)), 0):
+        with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found: int = probe.getsockname()[1]
+            return found
+    raise OSError("no port is free")
 
 
 def write_atomically(path: Path, document: Mapping[str, Any]) -> None:

@@ -19,8 +19,8 @@ import boto3
 from tests.kit.deadlines import until
 
 ARN = "arn:aws:bedrock-agentcore:us-west-2:000000000000:runtime/scripted"
-START_S = 90.0
-END_S = 60.0
+START_S = 240.0
+END_S = 120.0
 
 
 @dataclass

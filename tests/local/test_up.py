@@ -15,8 +15,11 @@ import boto3
 import pytest
 
 from rollway_local.listening import answers
+from rollway_local.stack import free_port
 from tests.kit.deadlines import until
-from tests.local.running_stack import ARN, END_S, RunningStack, invoke, parent_of
+from tests.local.running_stack import ARN, END_S, START_S, RunningStack, invoke, parent_of
+
+pytestmark = pytest.mark.timeout(900)
 
 NAMES = ("s3", "emulator", "gateway", "dispatcher")
 
@@ -126,7 +129,7 @@ def test_one_folder_holds_one_stack_and_after_a_kill_a_fresh_one(stack: RunningS
 
 def test_ctrl_c_while_it_starts_leaves_nothing(stack: RunningStack) -> None:
     stack.spawn()
-    until(lambda: (stack.folder / "logs" / "emulator.pid").exists(), "the second service to be on its way", 60)
+    until(lambda: (stack.folder / "logs" / "emulator.pid").exists(), "the second service to be on its way", START_S)
     stack.signal(signal.SIGINT)
     assert stack.status() == 0
     assert not stack.state_file.exists()
@@ -165,8 +168,7 @@ def test_without_an_agent_to_run_it_says_what_to_give(stack: RunningStack) -> No
     assert "--agents FILE" in stack.said
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+def test_a_port_that_is_bound_later_is_none_that_the_kernel_gives_away_meanwhile() -> None:
+    first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert first > 1024
+    assert all(1024 <= free_port() < first for _ in range(20))
