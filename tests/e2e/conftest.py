@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from rollway_driver.client import DispatcherClient, GatewayClient
+from rollway_local.stack import free_port
 from rollway_wire.batch import AgentCoreRuntime, BatchRequest, Capture, Group, Limits
 from rollway_wire.gateway import WorkerSpec
 from tests.kit.deadlines import until
@@ -21,6 +24,8 @@ from tests.kit.services import Service, Services
 
 AGENTS = Path(__file__).parent / "agents"
 ARN = "arn:aws:bedrock-agentcore:us-west-2:000000000000:runtime/caller"
+DEADLINE_S = 400.0
+"""For anything that only has to happen: six agents that start at once share two cores with other tests."""
 
 
 @dataclass
@@ -57,7 +62,7 @@ class Chain:
     def engine(self, text: str) -> Service:
         """A scripted engine, as a process, that answers every call with ``text``."""
         engine = self.services.spawn(f"engine-{text}", ["-m", "tests.kit.scripted_engine", "--text", text])
-        engine.url = until(lambda: engine.logs().strip(), "the scripted engine's address")
+        engine.url = until(lambda: engine.logs().strip(), "the scripted engine's address", DEADLINE_S)
         return engine
 
     def pool(self, name: str, engine: Service, policy_version: int = 0) -> None:
@@ -77,13 +82,19 @@ class Chain:
             runtime=AgentCoreRuntime(agent_runtime_arn=ARN, endpoint_url=self.emulator.url),
             model_id="scripted",
             capture=Capture(pool=pool),
-            limits=limits or Limits(rollout_timeout_s=90, max_attempts=1),
+            limits=limits or Limits(rollout_timeout_s=DEADLINE_S, max_attempts=1),
         )
+
+    def heard(self, session_id: str) -> bool:
+        """The dispatcher has noted that the session's agent reports, and will notice when it falls silent."""
+        with closing(
+            sqlite3.connect(f"file:{self.dispatcher_env['ROLLWAY_DISPATCHER_STATE_PATH']}?mode=ro", uri=True)
+        ) as db:
+            return db.execute("SELECT reports FROM rollouts WHERE session_id = ?", (session_id,)).fetchone() == (1,)
 
     def restart_dispatcher(self) -> None:
         """Start it again on the same port and state after it was killed."""
-        port = {"ROLLWAY_DISPATCHER_PORT": str(self.dispatcher.port)}
-        self.dispatcher = start_dispatcher(self.services, {**self.dispatcher_env, **port})
+        self.dispatcher = start_dispatcher(self.services, self.dispatcher_env)
 
 
 def start_dispatcher(services: Services, env: dict[str, str]) -> Service:
@@ -108,7 +119,15 @@ def agent(container_env: dict[str, str]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def chain(services: Services, s3: Bucket, tmp_path: Path, agent: dict[str, Any]) -> Iterator[Chain]:
+def heartbeat_window_s() -> float:
+    """Longer than a busy machine lets an agent be silent; tests of agents that die have a shorter one."""
+    return 60.0
+
+
+@pytest.fixture
+def chain(
+    services: Services, s3: Bucket, tmp_path: Path, agent: dict[str, Any], heartbeat_window_s: float
+) -> Iterator[Chain]:
     agents = tmp_path / "agents.json"
     agents.write_text(json.dumps({"agents": [{"arn": ARN, **agent}]}))
     emulator = services.start(
@@ -117,14 +136,14 @@ def chain(services: Services, s3: Bucket, tmp_path: Path, agent: dict[str, Any])
     )  # fmt: skip
     gateway = services.start("gateway", ["-m", "rollway_gateway"], env={"ROLLWAY_GATEWAY_PORT": "0"})
     env = {
-        "ROLLWAY_DISPATCHER_PORT": "0",
+        "ROLLWAY_DISPATCHER_PORT": str(free_port()),  # its own also while it is down
         "ROLLWAY_DISPATCHER_GATEWAY_URL": gateway.url,
         "ROLLWAY_DISPATCHER_S3_ENDPOINT_URL": s3.endpoint_url,
         "ROLLWAY_DISPATCHER_S3_BUCKET": s3.name,
         "ROLLWAY_DISPATCHER_REGION": "us-west-2",
         "ROLLWAY_DISPATCHER_STATE_PATH": str(tmp_path / "dispatcher.sqlite"),
         "ROLLWAY_DISPATCHER_HEARTBEAT_INTERVAL_S": "0.5",
-        "ROLLWAY_DISPATCHER_HEARTBEAT_WINDOW_S": "5",
+        "ROLLWAY_DISPATCHER_HEARTBEAT_WINDOW_S": str(heartbeat_window_s),
     }
     made = Chain(services, s3, tmp_path, emulator, gateway, env, start_dispatcher(services, env))
     yield made

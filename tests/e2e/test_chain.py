@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from rollway_driver.client import FinishedRollout
 from rollway_wire.batch import RolloutState
 from rollway_wire.failures import FailureType
 from rollway_wire.ids import result_key
-from tests.e2e.conftest import Chain
+from tests.e2e.conftest import DEADLINE_S, Chain
 from tests.kit.deadlines import until
 
-DEADLINE_S = 90
+pytestmark = pytest.mark.timeout(600)
 
 
 def collect(chain: Chain, batch_id: str) -> list[FinishedRollout]:
@@ -30,7 +32,10 @@ def emulator(chain: Chain, method: str, path: str) -> Any:
 
 
 def no_session_is_left(chain: Chain) -> None:
-    until(lambda: not emulator(chain, "GET", "/_emulator/sessions")["sessions"], "all runtime sessions stopped")
+    def gone() -> bool:
+        return not emulator(chain, "GET", "/_emulator/sessions")["sessions"]
+
+    until(gone, "all runtime sessions stopped", DEADLINE_S)
 
 
 def test_a_batch_comes_back_as_joined_rewards_and_exact_tokens(chain: Chain, pool_name: Callable[[], str]) -> None:
@@ -64,14 +69,16 @@ def test_a_batch_comes_back_as_joined_rewards_and_exact_tokens(chain: Chain, poo
     no_session_is_left(chain)
 
 
+@pytest.mark.parametrize("heartbeat_window_s", [10.0])
 def test_a_killed_agent_is_a_typed_failure_and_its_siblings_finish(chain: Chain, pool_name: Callable[[], str]) -> None:
     """SIGKILL of one agent process mid-rollout: agent_died for it alone; the other three succeed."""
     pool = pool_name()
     chain.pool(pool, chain.engine("four"))
     gate = chain.folder / "go"
     status = chain.batches().submit(chain.request(pool, groups=2, n=2, wait_for=str(gate)))
-    runs = until(lambda: r if len(r := chain.runs()) == 4 else None, "four agents running")
+    runs = until(lambda: r if len(r := chain.runs()) == 4 else None, "four agents running", DEADLINE_S)
     victim = runs[0]["session"]
+    until(lambda: chain.heard(victim), "its agent has reported", DEADLINE_S)
     emulator(chain, "DELETE", f"/_emulator/sessions/{victim}")
     gate.touch()
 
@@ -90,7 +97,7 @@ def test_a_dispatcher_killed_mid_batch_loses_and_doubles_nothing(chain: Chain, p
     chain.pool(pool, chain.engine("four"))
     gate = chain.folder / "go"
     status = chain.batches().submit(chain.request(pool, groups=3, n=2, wait_for=str(gate)))
-    until(lambda: len(chain.runs()) == 6, "six agents running")
+    until(lambda: len(chain.runs()) == 6, "six agents running", DEADLINE_S)
     chain.dispatcher.kill()
     gate.touch()
     chain.restart_dispatcher()

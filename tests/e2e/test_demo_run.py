@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFiles:
         "--temperature", "0.9", "--set", "rollway.max_attempts=1",
     ]  # fmt: skip
     environment = {**os.environ, "ROLLWAY_TRAINER_PYTHON": str(trainer_python())}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=780, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1700, check=False)
     print(done.stdout[-6000:], done.stderr[-3000:])
     assert done.returncode == 0
     return RunFiles((folder / "out" / "latest").resolve())
@@ -60,7 +60,7 @@ def rollouts(run: RunFiles, step: int) -> list[dict[str, Any]]:
     return [entry for path in files for entry in load_packed(path.read_bytes())["results"]]
 
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 
 def test_engine_and_trainer_agree_on_every_sampled_token_at_every_step(run: RunFiles) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rollway_wire.batch import RolloutState
-from tests.e2e.conftest import AGENTS, Chain
+from tests.e2e.conftest import AGENTS, DEADLINE_S, Chain
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(900)]
 
 TOOLKIT = "agentcore-rl-toolkit==0.1.6"
 AGENT_PYTHON = os.environ.get("ROLLWAY_AGENT_PYTHON") or str(
@@ -26,7 +26,7 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The published package alone, to lie beside the agent environment's own bedrock-agentcore and boto3."""
     target = tmp_path_factory.mktemp("toolkit")
     pip = [AGENT_PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), TOOLKIT]
-    subprocess.run(pip, check=True, timeout=100)
+    subprocess.run(pip, check=True, timeout=300)
     return target
 
 
@@ -47,7 +47,7 @@ def test_an_image_built_with_the_toolkit_is_collected_without_any_push(
     pool = pool_name()
     chain.pool(pool, chain.engine("four"), policy_version=3)
     status = chain.batches().submit(chain.request(pool, groups=2, n=2))
-    finished = list(chain.batches().stream(status.batch_id, timeout=90))
+    finished = list(chain.batches().stream(status.batch_id, timeout=DEADLINE_S))
     assert len(finished) == 4
     for done in finished:
         assert done.rollout.state is RolloutState.SUCCEEDED, done.rollout.failure

@@ -36,7 +36,7 @@ def call(payload: dict, context) -> dict:
 
 
 def _wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 400
     while not path.exists():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{path} never appeared")
