@@ -29,7 +29,7 @@ def test_the_table_compares_each_with_the_first() -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_verls_actor_takes_the_rows_of_both_as_often_as_asked(tmp_path: Path) -> None:
     took = seconds({"mirror": TWO_ROWS, "exact": ONE_ROW}, tiny_model(tmp_path), repeats=2)
     assert {name: len(times) for name, times in took.items()} == {"mirror": 2, "exact": 2}

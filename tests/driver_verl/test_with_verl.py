@@ -12,7 +12,7 @@ import pytest
 from tests.driver_verl.made import ARN
 from tests.kit.vllm_server import ROOT, trainer_python
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]
 
 COMPOSE = """
 import json, sys
@@ -137,7 +137,7 @@ def answer(code: str, *arguments: str) -> Any:
         [str(trainer_python()), "-c", code, *arguments],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1000,
         check=False,
         cwd=ROOT,
     )

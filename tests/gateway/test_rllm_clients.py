@@ -75,7 +75,9 @@ def _sync_way(url: str, engine_url: str) -> tuple[str, int]:
     with GatewayClient(url) as client:
         client.add_worker(url=f"{engine_url}/v1", model_name="scripted-model")
         sid = client.create_session()
-        answer = httpx.post(client.get_session_url(sid) + "/chat/completions", json={"messages": HI, "model": "m"})
+        answer = httpx.post(
+            client.get_session_url(sid) + "/chat/completions", json={"messages": HI, "model": "m"}, timeout=60
+        )
         assert answer.status_code == 200
         assert client.flush()
         (trace,) = client.get_session_traces(sid)

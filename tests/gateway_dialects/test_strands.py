@@ -12,7 +12,7 @@ from tests.gateway.conftest import RunningGateway
 from tests.gateway_dialects.conversation import ANSWER, QUESTION, TURNS, check, script
 from tests.kit.scripted_engine import ScriptedEngine
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 AGENT_PYTHON = os.environ.get("ROLLWAY_AGENT_PYTHON") or str(HERE.parents[1] / ".venv-agent" / "bin" / "python")
