@@ -54,8 +54,9 @@ CHAT, TEXT = "/chat/completions", "/completions"
 SKIP = "routed_experts_prompt_start"
 AGREEMENTS = 4
 """So many of a worker's first chats are checked id by id."""
-OFF_LOOP_BYTES, OFF_LOOP_IDS = 1 << 12, 1 << 14
-"""New messages as large as this, or as many known ids that no prompt was written of yet, are planned in a thread."""
+OFF_LOOP_BYTES, OFF_LOOP_IDS, OFF_LOOP_MESSAGES = 1 << 12, 1 << 14, 16
+"""New messages as large as this, as many known ids that no prompt was written of yet, or as many messages of a first
+turn are planned in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +361,8 @@ class Lane:
 
 
 def _is_light(parent: Parent) -> bool:
-    """A plan takes less than what handing it to a thread is worth. Where nothing is extended nothing is rendered."""
+    """A plan takes less than what handing it to a thread is worth. Where nothing is extended nothing is rendered, but
+    many messages are named."""
     if parent.turn is None:
-        return True
+        return len(parent.unknown) <= OFF_LOOP_MESSAGES
     return parent.turn.unwritten < OFF_LOOP_IDS and len(orjson.dumps(parent.new_messages)) < OFF_LOOP_BYTES

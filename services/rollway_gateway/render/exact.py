@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rollway_gateway.render.bridge import Bridge, Drift, DriftReason
 from rollway_gateway.render.messages import Message, engine_messages
 from rollway_gateway.render.template import Options, Refused, Template
-from rollway_gateway.tree.messages import ExactTurn, Growth, MessageTree, Parent
+from rollway_gateway.tree.messages import ExactTurn, Growth, MessageTree, Name, Parent
 from rollway_wire.problems import BadRequest, ContractViolation
 
 
@@ -26,6 +26,8 @@ class Plan:
     drift: Drift | None
     """Why a known history is not extended. A first turn, or a history not known, is no drift."""
     parent: Parent
+    names: Sequence[Name]
+    """Of the messages below the parent's node."""
     says_all: bool
     """The ids of the prompt say all of it, so a later turn can go on from them. Not with images, which only the engine
     renders, nor where it refuses to."""
@@ -64,20 +66,23 @@ class ExactSession:
             parent: as `find` found it. With it, a plan changes nothing of the session and may be made in a thread.
         """
         parent = self.find(messages, options) if parent is None else parent
+        names = parent.names()
         drift: Drift | None = None
         if parent.turn is not None:
             history = messages[: parent.known - 1]
             added = self._bridge.extend(parent.turn, history, parent.new_messages, options)
             if not isinstance(added, Drift):
-                return Plan(*parent.turn.prompt(added), parent.turn, None, parent, says_all=True)
+                return Plan(*parent.turn.prompt(added), parent.turn, None, parent, names, says_all=True)
             drift = added
         try:
             if render:
-                return Plan(self._template.prompt_ids(messages, options), None, None, drift, parent, says_all=True)
+                return Plan(
+                    self._template.prompt_ids(messages, options), None, None, drift, parent, names, says_all=True
+                )
             engine_messages(messages, "string")
-            return Plan(None, None, None, drift, parent, says_all=True)
+            return Plan(None, None, None, drift, parent, names, says_all=True)
         except (Refused, BadRequest) as e:
-            return Plan(None, None, None, drift or Drift(DriftReason.REFUSED, e.detail), parent, says_all=False)
+            return Plan(None, None, None, drift or Drift(DriftReason.REFUSED, e.detail), parent, names, says_all=False)
 
     def record(
         self, plan: Plan, *, turn_id: str, prompt_ids: array[int], completion_ids: array[int], answer: Message
@@ -103,7 +108,7 @@ class ExactSession:
         start = 0 if plan.extends is None else plan.extends.end
         suffix = prompt_ids[start:] if start else prompt_ids
         turn = ExactTurn(turn_id, plan.extends, suffix, completion_ids, answer)
-        growth = self._tree.add(plan.parent, answer, turn)
+        growth = self._tree.add(plan.parent, answer, turn, plan.names)
         if self._on_growth is not None:
             self._on_growth(turn, growth)
         return turn
