@@ -26,6 +26,7 @@ class Restarting:
         self._services, self.folder = services, folder
         self._env = {
             "ROLLWAY_GATEWAY_JOURNAL_DIR": str(folder), "ROLLWAY_GATEWAY_HEALTH_INTERVAL_S": "0.2",
+            "ROLLWAY_GATEWAY_HEALTH_TIMEOUT_S": "60",
             "ROLLWAY_GATEWAY_RETRY_AFTER_S": "1", "ROLLWAY_GATEWAY_LOG_LEVEL": "warning",
             **{f"ROLLWAY_GATEWAY_{name.upper()}": value for name, value in env.items()},
         }  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 from rollway_gateway.__main__ import main
 from rollway_gateway.settings import GatewaySettings
 from tests.kit.deadlines import eventually
+from tests.kit.idle_connection import idle_connection
 from tests.kit.scripted_engine import Reply, ScriptedEngine
 from tests.kit.scripted_model import write_model
 from tests.kit.services import Services
@@ -24,9 +25,10 @@ HI: list[Any] = [{"role": "user", "content": "hi"}]
 async def test_it_serves_and_a_call_in_flight_outlives_the_stop(services: Services, engine: ScriptedEngine) -> None:
     """SIGTERM: no new connection, the call in flight is answered, exit status 0."""
     gateway = await services.start_async(
-        "gateway", ["-m", "rollway_gateway", "--worker", engine.url], env={"ROLLWAY_GATEWAY_PORT": "0"}
-    )
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
+        "gateway", ["-m", "rollway_gateway", "--worker", engine.url],
+        env={"ROLLWAY_GATEWAY_PORT": "0", "ROLLWAY_GATEWAY_DRAIN_S": "60"},
+    )  # fmt: skip
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http, idle_connection(gateway.url) as closed:
 
         async def healthy() -> bool:
             return bool((await http.get("/health/workers")).json()["healthy"])
@@ -37,10 +39,12 @@ async def test_it_serves_and_a_call_in_flight_outlives_the_stop(services: Servic
         asking = asyncio.create_task(http.post("/sessions/s/v1/chat/completions", json={"messages": HI}))
         await eventually(lambda: engine.active, "a call in flight")
         gateway.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.3)
+        await eventually(closed.is_set, "it has begun to stop")
+        with pytest.raises(httpx.ConnectError):
+            await http.get("/health")
         hold.set()
         assert (await asking).json()["choices"][0]["message"]["content"] == "late"
-    assert await asyncio.to_thread(gateway.process.wait, 30) == 0
+    assert await asyncio.to_thread(gateway.wait, 60) == 0
 
 
 async def test_a_call_that_does_not_end_is_cancelled_at_the_stop(services: Services, engine: ScriptedEngine) -> None:
@@ -60,7 +64,7 @@ async def test_a_call_that_does_not_end_is_cancelled_at_the_stop(services: Servi
         gateway.process.send_signal(signal.SIGINT)
         with pytest.raises(httpx.HTTPError):
             (await asking).raise_for_status()
-    assert await asyncio.to_thread(gateway.process.wait, 30) == 0
+    assert await asyncio.to_thread(gateway.wait, 60) == 0
     await eventually(lambda: not engine.active, "the engine's generation is cancelled")
 
 
@@ -113,5 +117,5 @@ def test_a_taken_port_refuses_to_start(services: Services) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = services.spawn("gateway", ["-m", "rollway_gateway", "--port", str(port)])
-        assert refused.wait() == 2
+        assert refused.wait(60) == 2
         assert f"cannot bind 127.0.0.1:{port}" in refused.logs()

@@ -20,6 +20,8 @@ from tests.kit.scripted_engine import Reply, ScriptedEngine
 from tests.kit.scripted_model import write_model
 from tests.kit.services import Services
 
+pytestmark = pytest.mark.timeout(300)  # a process is started up to six times
+
 KILLS = int(os.environ.get("SOAK_KILLS", "4"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -33,7 +35,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[ScriptedEngine]:
 
 @pytest.fixture
 async def gateway(services: Services, tmp_path: Path, engine: ScriptedEngine) -> Restarting:
-    running = Restarting(services, tmp_path / "journal")
+    running = Restarting(services, tmp_path / "journal", retry_grace_s="3600")
     await running.start()
     async with httpx.AsyncClient(base_url=running.url, timeout=60) as http:
         answer = await http.post("/v1/pools/train/workers", json={"url": engine.url})
@@ -144,6 +146,7 @@ async def test_a_second_process_on_the_folder_refuses_to_start(
     assert f"is in use by process {gateway.service.pid}" in other.logs()
 
 
+@pytest.mark.timeout(120 + 60 * KILLS)
 async def test_kills_under_load_lose_and_double_nothing(services: Services, tmp_path: Path) -> None:
     """`make soak` does it with many more."""
     seen = await kill_under_load(services, tmp_path / "journal", kills=KILLS, agents=6, seed=SEED)
