@@ -28,7 +28,7 @@ from rollway_gateway.capture.logprobs import cut_logprobs
 from rollway_gateway.capture.message import StreamedMessage
 from rollway_gateway.capture.sse import EventTooLarge, SseBlocks, data_of
 from rollway_gateway.capture.stream import StreamFilter
-from rollway_gateway.connections import Answer
+from rollway_gateway.connection import Answer
 from rollway_gateway.exact.as_stream import as_stream
 from rollway_gateway.exact.asking import Unsaid
 from rollway_gateway.exact.lane import Lane, Way

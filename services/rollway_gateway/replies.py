@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from starlette.types import Send
 
-from rollway_gateway.connections import Answer
+from rollway_gateway.connection import Answer
 from rollway_gateway.openai_errors import AgentError
 
 _BACK = ("content-type", "retry-after", "x-request-id")

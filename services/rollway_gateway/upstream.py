@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from rollway_gateway.connections import Answer, CannotConnect, Connections, Silence
+from rollway_gateway.connection import Answer, Silence
+from rollway_gateway.connections import CannotConnect, Connections
 from rollway_gateway.settings import GatewaySettings
 from rollway_gateway.worker_address import Addresses, WorkerResolver
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rollway_gateway.connections import HIGH_WATER, AnswerBroken, CannotConnect, Connections, Silence
+from rollway_gateway.connection import HIGH_WATER, AnswerBroken, Silence
+from rollway_gateway.connections import CannotConnect, Connections
 from tests.kit.certificates import self_signed
 from tests.kit.clock import put_forward
 from tests.kit.deadlines import eventually

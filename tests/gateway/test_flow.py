@@ -13,7 +13,7 @@ from starlette.types import Message
 from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.capture.sse import SseBlocks
 from rollway_gateway.capture.stream import Fingerprint, StreamFilter
-from rollway_gateway.connections import AnswerBroken
+from rollway_gateway.connection import AnswerBroken
 from rollway_gateway.flow import Flow
 from rollway_gateway.openai_errors import AgentError
 from tests.gateway.test_capture_cuts import asked, event

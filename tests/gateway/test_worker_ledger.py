@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from rollway_gateway import engine_answer
 from rollway_gateway import gateway as gateway_module
-from rollway_gateway.connections import Answer
+from rollway_gateway.connection import Answer
 from rollway_gateway.engine_account import EngineAccount
 from rollway_gateway.engine_count import EngineCount, read_count
 from tests.gateway.conftest import RunningGateway, running_gateway
