@@ -7,9 +7,10 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from rollway_gateway.journal import frames, packing
 from rollway_gateway.journal.__main__ import main as mend
 from rollway_gateway.journal.disk import Disk
+from rollway_gateway.journal.entries import Place
 from rollway_gateway.journal.found import Found, scan
 from rollway_gateway.journal.frames import Damaged, Frame
 from rollway_gateway.journal.journal import Journal, open_journal
@@ -208,6 +210,56 @@ async def test_compaction_beside_sessions_that_begin_and_end(
         data = await asyncio.to_thread(path.read_bytes)
         found.update((f.frame.session, f.frame.sequence) for f in frames.scan(data) if f.frame.session)
     assert {entry.number for entry in entries.values()} <= {session for session, _ in found}
+
+
+async def test_a_segment_that_is_being_read_from_stays_until_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last record was copied, and whoever had asked where it lies was told that the journal cannot be read."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Held(Disk):
+        def read(self, places: Iterable[Place]) -> list[bytes]:
+            if not begun.is_set():
+                begun.set()
+                assert go_on.wait(60)
+            return super().read(places)
+
+    monkeypatch.setattr("rollway_gateway.journal.journal.Disk", Held)
+    async with _open(tmp_path) as journal:
+        entry = journal.open_session("s", "p", keeps_messages=False, opened_at=0.0)
+        journal.append(entry, Kind.CHANGED, packing.pack({"n": 1}))
+        while journal.segments < 3:
+            journal.append(None, Kind.POOLS, packing.pack({"pools": ["x" * 300]}))
+        await journal.committed()
+        oldest = tmp_path / "00000001.rwj"
+        reading = asyncio.create_task(journal.read(entry.places()))
+        try:
+            await eventually(begun.is_set, "it is about to be read")
+            await journal.compact([entry])
+            while journal._reclaiming is not None:
+                await asyncio.wait([journal._reclaiming])
+            assert not journal.wants_compaction, "it is only to go"
+        finally:
+            go_on.set()
+        (frame,) = await reading
+        assert packing.Packed(frame.payload).tree == {"n": 1}
+        await eventually(lambda: not oldest.exists(), "then it goes")
+
+
+async def test_what_its_last_records_free_is_gone_when_it_is_closed(tmp_path: Path) -> None:
+    """The folder is another process's from then on: nothing may be deleted there."""
+    async with _open(tmp_path) as journal:
+        entries = [journal.open_session(f"s{n}", "p", keeps_messages=False, opened_at=0.0) for n in range(60)]
+        for entry in entries:
+            journal.append(entry, Kind.CHANGED, packing.pack({"more": "x" * 300}))
+        await journal.committed()
+        assert journal.segments > 3
+        for entry in entries:
+            journal.release(entry)
+        journal.append(None, Kind.POOLS, packing.pack({"pools": []}))
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "journal-reclaim"] == []
+    assert len(await asyncio.to_thread(lambda: list(tmp_path.glob("*.rwj")))) == 1
 
 
 async def test_more_parts_than_one_system_call_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,10 @@ class Journal:
         self._writer = Writer(disk, written=self._tell(self._on_written), failed=self._tell(self._on_failed))
         self._released: deque[tuple[int, Place]] = deque()
         """Frames that are not needed once the record with this sequence number is written."""
+        self._reading: Counter[int] = Counter()
+        """Segments that are being read from: they stay, whatever becomes of what is in them meanwhile."""
         self._reclaiming: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def folder(self) -> Path:
@@ -184,7 +187,14 @@ class Journal:
 
     async def _read_whole(self, places: Iterable[Place]) -> list[tuple[Frame, bytes]]:
         """With the bytes that they are."""
-        return await asyncio.to_thread(self._read, list(places))
+        wanted = list(places)
+        segments = {place.segment for place in wanted}
+        self._reading.update(segments)
+        try:
+            return await asyncio.to_thread(self._read, wanted)
+        finally:
+            self._reading.subtract(segments)
+            self._reclaim()
 
     def _read(self, places: list[Place]) -> list[tuple[Frame, bytes]]:
         try:
@@ -226,16 +236,16 @@ class Journal:
     @property
     def oldest_is_dead(self) -> bool:
         oldest = min(self._sizes)
-        return oldest < self._segment and self._live[oldest] <= 0
+        return oldest < self._segment and self._live[oldest] <= 0 and not self._reading[oldest]
 
     @property
     def wants_compaction(self) -> bool:
         """More than half of what is on disk is not needed, and the oldest segment pins it."""
-        room = 2 * sum(self._live.values()) + 2 * self._segment_bytes
-        return min(self._sizes) < self._segment and self.disk_bytes > room
+        oldest, room = min(self._sizes), 2 * sum(self._live.values()) + 2 * self._segment_bytes
+        return oldest < self._segment and self._live[oldest] > 0 and self.disk_bytes > room
 
     def _reclaim(self) -> None:
-        if self._reclaiming is None and self.oldest_is_dead:
+        if self._reclaiming is None and not self._closed and self.oldest_is_dead:
             self._reclaiming = self._loop.create_task(self._delete_dead(), name="journal-reclaim")
             self._reclaiming.add_done_callback(self._reclaimed)
 
@@ -248,7 +258,7 @@ class Journal:
         while self.oldest_is_dead:
             oldest = min(self._sizes)
             await asyncio.to_thread(self._disk.delete, oldest)
-            del self._sizes[oldest], self._live[oldest]
+            del self._sizes[oldest], self._live[oldest], self._reading[oldest]
 
     async def compact(self, entries: Iterable[Entry]) -> None:
         """Copy what is still needed of the oldest segment to the newest, so that the oldest can go.
@@ -298,9 +308,10 @@ class Journal:
     async def close(self) -> None:
         """Write what waits, and let go of the folder."""
         self._hand_over()
-        if self._reclaiming is not None:
-            await asyncio.wait([self._reclaiming])
         left = await asyncio.to_thread(self._writer.close)
+        self._closed = True
+        if self._reclaiming is not None:  # also by what was written last
+            await asyncio.wait([self._reclaiming])
         if left:
             log.error("journal_lost_at_the_end", records=left, detail=self.problem)
         self._disk.close()
