@@ -140,7 +140,9 @@ def _run(app: RolloutApp, payload: dict[str, Any], session_id: str | None) -> tu
             status = 0 if finished.document["status_code"] < 400 and finished.failure is None else 1
         except KeyboardInterrupt:
             app.rollouts.close(app.shutdown_grace_s)
-            finished, status = rollout.finished.result(timeout=0), 130
+            if not rollout.finished.done():  # S3 did not answer in time, which is in the log
+                raise
+            finished, status = rollout.finished.result(), 130
         else:
             app.rollouts.close(app.shutdown_grace_s)
     return finished, status

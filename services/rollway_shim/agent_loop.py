@@ -22,8 +22,11 @@ class AgentLoop:
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, make: Callable[[], Coroutine[Any, Any, None]], context: contextvars.Context) -> Callable[[], None]:
-        """Run ``make()`` as a task in ``context``; return what cancels it. Both from any thread."""
+    def start(
+        self, make: Callable[[], Coroutine[Any, Any, None]], context: contextvars.Context, ended: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Run ``make()`` as a task in ``context``; return what cancels it. Both from any thread. ``ended`` is called on
+        the loop when the task has ended, which one that is cancelled before its first step cannot tell itself."""
         loop = self._running()
         tasks: list[asyncio.Task[None]] = []
 
@@ -32,6 +35,7 @@ class AgentLoop:
             tasks.append(task)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: ended())
 
         loop.call_soon_threadsafe(begin)
 

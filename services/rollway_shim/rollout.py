@@ -70,7 +70,7 @@ class Rollout:
             self.reporter.start()
         variables = contextvars.copy_context()
         if self._handler.is_async:
-            self._cancel_task = loop.start(self._run_async, variables)
+            self._cancel_task = loop.start(self._run_async, variables, self._ended)
             return
         self._thread = threading.Thread(
             target=variables.run, args=(self._run_sync,), name=f"rollout-{self.invocation.session_id[:8]}", daemon=True
@@ -108,6 +108,9 @@ class Rollout:
         except BaseException as e:  # noqa: BLE001 - SystemExit too, which would end every other agent's loop
             outcome = Raised(e)
         self._settle(outcome)
+
+    def _ended(self) -> None:
+        self._settle(Raised(asyncio.CancelledError("cancelled before the agent ran")), late_is_expected=True)
 
     def _settle(self, outcome: Returned | Raised, *, late_is_expected: bool = False) -> None:
         with self._claim:

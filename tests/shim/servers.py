@@ -31,6 +31,11 @@ def wait_for(what: str, look: Callable[[], T], deadline_s: float = DEADLINE_S) -
     raise AssertionError(f"not within {deadline_s} s: {what}")
 
 
+def block_the_loop(until: threading.Event) -> None:
+    """What an async agent does that knows no better. Elsewhere in tests a blocking call on a loop is an error."""
+    until.wait()
+
+
 @dataclass
 class Client:
     """Calls an app's /invocations and /ping."""

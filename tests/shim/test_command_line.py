@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.ports import HeldPort
 from tests.shim.conftest import Bucket
 from tests.shim.servers import DEADLINE_S
 
@@ -85,23 +86,38 @@ def test_help_and_the_choice_of_app() -> None:
     assert run().returncode == 2
 
 
-def test_ctrl_c_prints_the_cancelled_result() -> None:
-    """SIGINT cancels the agent, prints what would have been saved, and exits with 130."""
+def interrupted(payload: str, **env: str) -> tuple[int, str, str]:
+    """Status, output and errors of a run of the waiting agent that is sent SIGINT while it waits."""
     agent = subprocess.Popen(
-        [sys.executable, "-m", "rollway_shim", "run", str(AGENTS / "waiting_agent.py"), "{}"],
-        env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "rollway_shim", "run", str(AGENTS / "waiting_agent.py"), payload],
+        env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert agent.stderr
     try:
         while "waiting" not in agent.stderr.readline():
             assert agent.poll() is None
         agent.send_signal(signal.SIGINT)
-        out, _ = agent.communicate(timeout=DEADLINE_S)
+        out, err = agent.communicate(timeout=DEADLINE_S)
     finally:
         agent.kill()
         agent.wait()
-    assert agent.returncode == 130
-    assert json.loads(out)["stop_reason"] == "cancelled"
+    return agent.returncode, out, err
+
+
+def test_ctrl_c_prints_the_cancelled_result() -> None:
+    """SIGINT cancels the agent, prints what would have been saved, and exits with 130."""
+    status, out, err = interrupted("{}")
+    assert (status, json.loads(out)["stop_reason"]) == (130, "cancelled"), err
+
+
+def test_ctrl_c_while_s3_is_away_says_so() -> None:
+    """Past the grace time nothing is printed as the result, and nobody sees a traceback."""
+    config = {"exp_id": "e", "input_id": "i", "s3_bucket": "b"}
+    with HeldPort() as away:
+        payload = json.dumps({"_rollout": config})
+        status, out, err = interrupted(payload, GRACE_S="1", AWS_ENDPOINT_URL_S3=away.url)
+    assert (status, out) == (130, ""), err
+    assert "1 rollouts unsaved" in err and "\ninterrupted\n" in err and "TimeoutError" not in err
 
 
 def test_ctrl_c_before_anybody_waits_prints_the_cancelled_result(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from rollway_shim import AgentCoreRLApp, RewardFunction, RolloutApp
+from rollway_shim.invocation import read_invocation
 from rollway_wire.rollout import SavedResult
 from tests.shim.conftest import Bucket
-from tests.shim.servers import serving, wait_for
+from tests.shim.servers import DEADLINE_S, block_the_loop, serving, wait_for
 
 
 def _sync(payload: dict[str, Any]) -> dict[str, Any]:
@@ -68,20 +69,23 @@ def test_any_shape_of_agent_is_answered_at_once_and_saved(function: Any, bucket:
 
 def test_the_receipt_does_not_wait_and_ping_is_busy_until_the_result_is_saved(bucket: Bucket, session_id: str) -> None:
     """HealthyBusy from the receipt to the saved object, Healthy before and after; also while an async agent blocks."""
-    app, go = RolloutApp(), threading.Event()
+    app, at_work, go = RolloutApp(), threading.Event(), threading.Event()
 
     @app.rollout_entrypoint
     async def agent(payload: dict[str, Any]) -> dict[str, Any]:
-        go.wait()  # blocks its event loop, as agents do
+        at_work.set()
+        block_the_loop(go)
         return {"rewards": 0}
 
     with serving(app) as client:
         assert client.ping() == "Healthy"
         _, receipt = client.invoke({"_rollout": bucket.rollout()}, session_id)
         assert client.ping() == "HealthyBusy"
+        assert at_work.wait(DEADLINE_S)
+        assert client.ping() == "HealthyBusy"
         assert bucket.read(receipt["result_key"]) is None
         go.set()
-        bucket.saved(receipt)
+        assert bucket.saved(receipt)["status_code"] == 200
         wait_for("Healthy again", lambda: client.ping() == "Healthy")
 
 
@@ -142,6 +146,34 @@ def test_a_cancelled_agent_is_saved_as_cancelled(bucket: Bucket) -> None:
         document = bucket.saved(client.invoke({"_rollout": bucket.rollout()})[1])
     assert (document["status_code"], document["stop_reason"]) == (500, "cancelled")
     assert "CancelledError" in document["traceback"]
+
+
+def test_an_agent_cancelled_before_its_first_step_never_runs_and_is_saved_as_cancelled(bucket: Bucket) -> None:
+    """Its loop is held by another agent meanwhile. Nobody has to wait for half of the grace time to see it."""
+    app, held, go = RolloutApp(), threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    @app.rollout_entrypoint
+    async def agent(payload: dict[str, Any]) -> dict[str, Any]:
+        ran.append(payload["who"])
+        held.set()
+        block_the_loop(go)
+        return {"rewards": 1}
+
+    def begin(who: str) -> Any:
+        invocation = read_invocation({"who": who, "_rollout": bucket.rollout()}, f"session-{who}")
+        assert app.rollout_handler is not None
+        return app.rollouts.begin(invocation, app.rollout_handler, None)
+
+    first = begin("first")
+    assert held.wait(DEADLINE_S)
+    second = begin("second")
+    second.cancel()
+    go.set()
+    documents = [rollout.finished.result(DEADLINE_S).document for rollout in (first, second)]
+    app.rollouts.close(DEADLINE_S)
+    assert [(d["status_code"], d["stop_reason"]) for d in documents] == [(200, "end_turn"), (500, "cancelled")]
+    assert ran == ["first"] and bucket.read("exp/b1/g1/session-second.json") == documents[1]
 
 
 def test_the_agents_own_values_stand_except_for_reserved_keys(bucket: Bucket) -> None:
