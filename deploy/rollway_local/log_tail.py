@@ -12,14 +12,18 @@ COLOURS = (36, 33, 35, 32, 34, 31)
 
 
 async def follow(folder: Path) -> None:
-    """Print new lines of every ``*.log`` in ``folder`` until cancelled."""
+    """Print new lines of every ``*.log`` in ``folder`` until cancelled, and then what is there."""
     opened: dict[str, BinaryIO] = {}
     rest: dict[str, bytes] = {}
+    looking: asyncio.Task[None] | None = None
     try:
         while True:
-            await asyncio.to_thread(_show_new, folder, opened, rest)
+            looking = asyncio.create_task(asyncio.to_thread(_show_new, folder, opened, rest))
+            await asyncio.shield(looking)
             await asyncio.sleep(POLL_S)
     finally:
+        if looking is not None:  # its thread goes on when it is cancelled, and two at once would tear lines
+            await looking
         _show_new(folder, opened, rest)
         for log in opened.values():
             log.close()
