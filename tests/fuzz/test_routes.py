@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.bodies import BODIES
+from tests.kit.deadlines import until
 from tests.kit.object_storage import Bucket
 from tests.kit.services import Service, Services
 
@@ -70,7 +71,7 @@ def _operations(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _fuzz_schema(url: str) -> None:
-    schema = httpx.get(f"{url}/openapi.json").json()
+    schema = httpx.get(f"{url}/openapi.json", timeout=2 * LONG_S).json()
     for operation in _operations(schema):
         if "/stream" in operation.path or "/events" in operation.path:
             continue
@@ -89,14 +90,14 @@ def _fuzz_schema(url: str) -> None:
 @pytest.mark.timeout(0)
 def test_no_route_of_the_gateways_schema_fails(gateway: Service) -> None:
     _fuzz_schema(gateway.url)
-    assert gateway.ready()
+    until(gateway.ready, "the gateway is well")
     assert "Traceback" not in gateway.logs()
 
 
 @pytest.mark.timeout(0)
 def test_no_route_of_the_dispatchers_schema_fails(dispatcher: Service) -> None:
     _fuzz_schema(dispatcher.url)
-    assert dispatcher.ready()
+    until(dispatcher.ready, "the dispatcher is well")
     assert "Traceback" not in dispatcher.logs()
 
 
@@ -120,5 +121,5 @@ def test_no_nearly_right_body_fails_a_route(gateway: Service) -> None:
     with httpx.Client(base_url=gateway.url, timeout=2 * LONG_S) as http:
         for path in paths:
             _fuzz_bodies(http, path)
-    assert gateway.ready()
+    until(gateway.ready, "the gateway is well")
     assert "Traceback" not in gateway.logs()

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from rollway_gateway.session import Session
 from tests.gateway.conftest import RunningGateway, running_gateway
+from tests.gateway.under_way import under_way
 from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import Reply, ScriptedEngine
 from tests.kit.scripted_model import write_model
@@ -112,18 +114,24 @@ async def test_open_sessions_over_the_budget_leave_memory_and_come_back(engine: 
         assert (len(made.turns), made.incomplete, made.metadata["fidelity"]) == (4, None, {"turns": 4, "exact": 4})
 
 
+def _asked(session: Session) -> tuple[str, bytes]:
+    asked: tuple[str, bytes] = next(iter(session.originals._calls)).asked
+    return asked
+
+
 async def test_an_answer_kept_for_a_retry_is_counted_until_it_is_dropped(engine: ScriptedEngine) -> None:
     """Its client left; its session cannot leave memory, so others must."""
-    async with running_gateway(retry_grace_s=60) as gateway:
+    async with running_gateway(retry_grace_s=3600) as gateway:
         await gateway.add(engine)
         ticket = await gateway.open(session_id="s")
         store, hold = gateway.inside.store, asyncio.Event()
         engine.answer = lambda asked: Reply("y" * 150, hold=hold)
         body = {"messages": [{"role": "user", "content": "x" * 3000}], "stream": True}
-        url = ticket["base_url"] + "/chat/completions"
-        async with gateway.http.stream("POST", url, json=body):
-            await eventually(lambda: engine.on_hold, "the answer is under way")
+        asking = await under_way(gateway, engine, ticket, body)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
         session = store.get("s")
+        await eventually(lambda: session.originals.find(_asked(session), said=False), "its client is known to be gone")
         hold.set()
         await eventually(lambda: session.records and not session.visits, "the call goes on to its end")
         kept = session.originals.size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,12 +35,16 @@ async def under_way(
 
 
 @asynccontextmanager
-async def answered() -> AsyncIterator[tuple[httpx.AsyncClient, list[int]]]:
-    """An HTTP client to give to an SDK, and the status of each answer that came to it, those it retried among them."""
+async def answered(client_class: Callable[..., Any] = httpx.AsyncClient) -> AsyncIterator[tuple[Any, list[int]]]:
+    """An HTTP client to give to an SDK, and the status of each answer that came to it, those it retried among them.
+
+    Args:
+        client_class: an SDK's own, where it takes no other.
+    """
     statuses: list[int] = []
 
-    async def note(answer: httpx.Response) -> None:
+    async def note(answer: Any) -> None:
         statuses.append(answer.status_code)
 
-    async with httpx.AsyncClient(event_hooks={"response": [note]}, timeout=60) as http:
+    async with client_class(event_hooks={"response": [note]}, timeout=60) as http:
         yield http, statuses

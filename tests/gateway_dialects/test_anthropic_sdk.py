@@ -11,7 +11,9 @@ import anthropic
 import pytest
 
 from tests.gateway.conftest import RunningGateway
+from tests.gateway.under_way import answered
 from tests.gateway_dialects.conftest import SESSION
+from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import EOS, Reply, ScriptedEngine, chat_ids, text_ids
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -198,12 +200,17 @@ async def test_an_overloaded_service_is_tried_again(
         assert refusal.value.status_code == 529
         assert refusal.value.body["error"]["type"] == "overloaded_error"  # type: ignore[index]
         assert int(refusal.value.response.headers["retry-after"]) >= 1
-        again = client.with_options(max_retries=8)
-        asking = asyncio.create_task(again.messages.create(model="m", max_tokens=8, messages=HI, stream=stream))
+    async with (
+        answered(anthropic.DefaultAsyncHttpxClient) as (http, statuses),
+        anthropic.AsyncAnthropic(base_url=url, api_key="EMPTY", max_retries=8, http_client=http) as client,
+    ):
+        asking = asyncio.create_task(client.messages.create(model="m", max_tokens=8, messages=HI, stream=stream))
+        await eventually(lambda: 529 in statuses, "it was refused")
         await gateway.http.post("/v1/pools/default/open", json={"policy_version": 1})
         said = await asking
         if isinstance(said, anthropic.AsyncStream):
             assert [event.type async for event in said][-1] == "message_stop"
+    assert (set(statuses[:-1]), statuses[-1]) == ({529}, 200)
     assert len(engine.requests) == 1
 
 

@@ -12,7 +12,9 @@ import pytest
 from pydantic import BaseModel
 
 from tests.gateway.conftest import RunningGateway
+from tests.gateway.under_way import answered
 from tests.gateway_dialects.conftest import SESSION
+from tests.kit.deadlines import eventually
 from tests.kit.scripted_engine import Reply, ScriptedEngine, chat_ids, text_ids
 
 TOOLS: list[Any] = [
@@ -178,9 +180,12 @@ async def test_a_fenced_pool_is_tried_again(gateway: RunningGateway, engine: Scr
         with pytest.raises(openai.InternalServerError, match="is fenced") as refusal:
             await client.responses.create(model="m", input="hi")
         assert refusal.value.status_code == 503
-        asking = asyncio.create_task(client.with_options(max_retries=8).responses.create(model="m", input="hi"))
+    async with answered() as (http, statuses), gateway.openai(ticket, max_retries=8, http_client=http) as client:
+        asking = asyncio.create_task(client.responses.create(model="m", input="hi"))
+        await eventually(lambda: 503 in statuses, "it was refused")
         await gateway.http.post("/v1/pools/default/open", json={"policy_version": 1})
         assert (await asking).output_text == "ok"
+    assert (set(statuses[:-1]), statuses[-1]) == ({503}, 200)
     assert len(engine.requests) == 1
 
 
