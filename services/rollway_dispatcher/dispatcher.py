@@ -298,7 +298,7 @@ async def open_dispatcher(
         lookout = Lookout(objects, settings.poll_interval_s, engine.tell, engine.announced)
         watches = [] if gateway is None else _pressure_watches(settings, gateway, scheduler, engine)
         await stack.enter_async_context(running(engine, executor, lookout, on_crash, watches))
-        fleet = await stack.enter_async_context(joined(settings, store, engine, bell))
+        fleet = await stack.enter_async_context(joined(settings, store, engine, bell, runtimes.look_again))
         await stack.enter_async_context(running_event_queue(settings, engine, fleet))
         webhooks = None
         if settings.webhook_secret is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any
@@ -30,7 +30,14 @@ REPORTS_AT_ONCE = 1000
 
 
 class Fleet:
-    def __init__(self, store: SharedStore, engine: Engine, bell: Bell, url: str, lease_s: float) -> None:
+    def __init__(
+        self, store: SharedStore, engine: Engine, bell: Bell, url: str, lease_s: float, look_again: Callable[[], None]
+    ) -> None:
+        """
+        Args:
+            look_again: called before the sessions of a batch taken over are asked for.
+        """
+        self._look_again = look_again
         self._store, self._engine, self._bell = store, engine, bell
         self._url, self._lease_s = url, lease_s
         self._reports: asyncio.Queue[Report] = asyncio.Queue(REPORTS_AT_ONCE)
@@ -83,6 +90,7 @@ class Fleet:
                 await self._store.keep()
                 for batch, stops in await self._store.unfinished(self._engine.known):
                     log.warning("batch_taken_over", batch_id=batch.batch_id, rollouts=len(batch.rollouts))
+                    self._look_again()
                     self._engine.take_over(batch, stops)
             except StoreTrouble as e:
                 log.warning("lease_not_kept", why=str(e))

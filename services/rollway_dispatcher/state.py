@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
@@ -34,12 +34,14 @@ def pace_of(store: Store) -> Pace:
 
 
 @asynccontextmanager
-async def joined(settings: DispatcherSettings, store: Store, engine: Engine, bell: Bell) -> AsyncIterator[Fleet | None]:
-    """Work beside the other dispatchers on the same database; None where there is none."""
+async def joined(
+    settings: DispatcherSettings, store: Store, engine: Engine, bell: Bell, look_again: Callable[[], None]
+) -> AsyncIterator[Fleet | None]:
+    """Work beside the other dispatchers on the same database; None where there is none. See `Fleet`."""
     if settings.database_url is None:
         yield None
         return
     assert isinstance(store, SharedStore)
     url = settings.database_url.get_secret_value()
-    async with running_fleet(Fleet(store, engine, bell, url, settings.lease_s)) as fleet:
+    async with running_fleet(Fleet(store, engine, bell, url, settings.lease_s, look_again)) as fleet:
         yield fleet

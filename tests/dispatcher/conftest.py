@@ -19,6 +19,13 @@ from tests.kit.postgres_server import PostgresServer
 from tests.kit.services import Service, Services
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """They start up to a dozen processes each, and wait for what follows: a slow machine takes its time over that."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(400))
+
+
 @pytest.fixture
 async def gateway() -> AsyncIterator[ScriptedGateway]:
     async with ScriptedGateway() as made:
@@ -68,8 +75,26 @@ def settings(s3: Bucket, gateway: ScriptedGateway, state_path: Path, state: dict
         allow_process_runtime=True,
         poll_interval_s=0.1,
         heartbeat_interval_s=0.2,
-        heartbeat_window_s=2.0,
+        heartbeat_window_s=120.0,
     )
+
+
+@pytest.fixture
+def noticing_silence(settings: DispatcherSettings) -> DispatcherSettings:
+    """For tests of it. An agent that the machine just keeps waiting for a few seconds is not taken for dead."""
+    return settings.model_copy(update={"heartbeat_window_s": 6.0})
+
+
+@pytest.fixture
+def apart(settings: DispatcherSettings) -> DispatcherSettings:
+    """For several dispatchers of which none may take over from another that the machine keeps waiting for a while."""
+    return settings.model_copy(update={"lease_s": 60.0})
+
+
+@pytest.fixture
+def taking_over(settings: DispatcherSettings) -> DispatcherSettings:
+    """For several dispatchers of which one is killed: not before that, but soon after."""
+    return settings.model_copy(update={"lease_s": 8.0})
 
 
 @pytest.fixture

@@ -41,15 +41,27 @@ class Processes:
         self._looked = False
         self._looking = asyncio.Lock()
 
+    def look_again(self) -> None:
+        """Agents may be there now that are to be found and were not at the last look."""
+        self._looked = False
+
     async def find(self, session_id: str) -> AgentProcess | None:
-        """The session's process, also one that an earlier run of ours started."""
+        """The session's process, also one that an earlier run of ours started, or a dispatcher we take over from."""
         async with self._looking:
             if not self._looked:
-                for found, agent in (await asyncio.to_thread(survivors, self.owner)).items():
-                    if found not in self.agents:
-                        self._add(found, agent)
-                self._looked = True
+                await self._look()
         return self.agents.get(session_id)
+
+    async def _look(self) -> None:
+        self._looked = True  # before: who says "again" meanwhile is heard
+        try:
+            there = await asyncio.to_thread(survivors, self.owner)
+        except BaseException:
+            self._looked = False
+            raise
+        for session_id, agent in there.items():
+            if session_id not in self.agents:
+                self._add(session_id, agent)
 
     async def spawn(self, session_id: str, spec: ProcessRuntime) -> AgentProcess:
         port = _free_port()

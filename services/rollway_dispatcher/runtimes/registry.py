@@ -33,6 +33,10 @@ class Runtimes:
             self._known[key] = self._make(spec)
         return self._known[key]
 
+    def look_again(self) -> None:
+        """Sessions of another dispatcher's are ours now: those on this machine are found among its processes."""
+        self._processes.look_again()
+
     def _make(self, spec: RuntimeSpec) -> Runtime:
         if isinstance(spec, AgentCoreRuntime):
             return AgentCore(spec, self._agentcore)
