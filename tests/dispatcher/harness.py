@@ -62,7 +62,7 @@ class Api:
         found: dict[str, Any] = answer.raise_for_status().json()
         return found
 
-    async def results(self, batch_id: str, within_s: float = 90) -> list[dict[str, Any]]:
+    async def results(self, batch_id: str, within_s: float = 240) -> list[dict[str, Any]]:
         """Every result, to the end."""
         found: list[dict[str, Any]] = []
         cursor, finished = 0, False
@@ -73,7 +73,7 @@ class Api:
                 cursor, finished = page["cursor"], page["finished"]
         return found
 
-    async def until_state(self, batch_id: str, state: str, n: int, within_s: float = 60) -> None:
+    async def until_state(self, batch_id: str, state: str, n: int, within_s: float = 120) -> None:
         async def there() -> bool:
             return (await self.status(batch_id))["counts"].get(state, 0) >= n
 
@@ -106,13 +106,19 @@ async def serving(settings: DispatcherSettings) -> AsyncIterator[Api]:
 
 @asynccontextmanager
 async def calling(url: str) -> AsyncIterator[Api]:
-    async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
         yield Api(http)
+
+
+async def has_reported(folder: Path, session_id: str, beats: int = 1) -> None:
+    """Wait until the dispatcher has taken so many pushes of a session's agent: from then on its silence counts."""
+    said = folder / f".reported-{session_id}"
+    await eventually(lambda: said.exists() and len(said.read_text()) >= beats, "its agent reports", 120)
 
 
 def runs(folder: Path) -> dict[str, int]:
     """How often each session's agent ran."""
-    return {f.name: len(f.read_text().splitlines()) for f in folder.iterdir() if not f.name.startswith("died-")}
+    return {f.name: len(f.read_text().splitlines()) for f in folder.iterdir() if not f.name.startswith(("died-", "."))}
 
 
 def agent_pids(state_path: Path) -> list[int]:

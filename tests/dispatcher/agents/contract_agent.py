@@ -3,11 +3,14 @@
 What it does is scripted by its payload: ``reward``, ``act`` (ok, raise, die, die_once, hang, no_turn, spawn, burn,
 hoard), ``wait_for`` / ``linger_for`` (a file, before / after the model call), ``obeys`` (a folder: wait for a file
 named as the session, which says what to ``act``), ``reports`` (push, as the shim does; default no). Each run adds a
-line to ``runs``/<session id>.
+line to ``runs``/<session id>, and ``spawn`` writes the child's pid to ``runs``/.child-<session id>, both before its
+receipt is given; each push that was taken adds to ``runs``/.reported-<session id>. An
+agent that dies by itself does so once the receipt is out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -19,6 +22,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 SEEN: set[str] = set()
+SEEING = threading.Lock()
+ANSWERED = threading.Event()
+"""A receipt is out."""
 
 
 def send(method: str, url: str, body: object, key: str = "") -> bytes:
@@ -33,11 +39,14 @@ def report(config: dict, session: str, event: str, **more: object) -> None:
     send("POST", target["url"], {"session_id": session, "event": event, **more}, target["key"])
 
 
-def beat(config: dict, session: str, over: threading.Event) -> None:
+def beat(config: dict, session: str, folder: Path, over: threading.Event) -> None:
     event = "started"
     while not over.is_set():
-        report(config, session, event)
-        event = "heartbeat"
+        with contextlib.suppress(OSError):  # the dispatcher may be away for a while
+            report(config, session, event)
+            event = "heartbeat"
+            with (folder / f".reported-{session}").open("a") as f:
+                f.write("x")
         over.wait(config["report"]["interval_s"])
 
 
@@ -46,16 +55,13 @@ def agent(payload: dict, config: dict) -> dict:
     if wait_for := payload.get("wait_for"):
         while not Path(wait_for).exists():
             time.sleep(0.02)
-    if act == "spawn":
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        act = "hang"
     marker = Path(payload["runs"]) / f"died-{config['input_id']}"
     if act == "die" or (act == "die_once" and not marker.exists()):
         marker.touch()
-        time.sleep(0.5)  # long enough for the receipt to get out
+        ANSWERED.wait()
         print("dying as told", flush=True)
         os._exit(17)
-    if act == "hang":
+    if act in ("hang", "spawn"):
         time.sleep(600)
     if act == "burn":
         while True:
@@ -82,12 +88,10 @@ def told(order: Path) -> str:
 
 def run(payload: dict, session: str) -> None:
     config = payload["_rollout"]
-    with (Path(payload["runs"]) / session).open("a") as f:
-        f.write("run\n")
     over = threading.Event()
     pushes = payload.get("reports") and config.get("report")
     if pushes:
-        threading.Thread(target=beat, args=(config, session, over), daemon=True).start()
+        threading.Thread(target=beat, args=(config, session, Path(payload["runs"]), over), daemon=True).start()
     try:
         if obeys := payload.get("obeys"):
             payload = payload | {"act": told(Path(obeys) / session)}
@@ -102,6 +106,16 @@ def run(payload: dict, session: str) -> None:
         report(config, session, "done", status_code=result["status_code"], result_key=key)
 
 
+def begin(payload: dict, session: str) -> None:
+    folder = Path(payload["runs"])
+    with (folder / session).open("a") as f:
+        f.write("run\n")
+    if payload.get("act") == "spawn":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        (folder / f".child-{session}").write_text(str(child.pid))
+    threading.Thread(target=run, args=(payload, session), daemon=True).start()
+
+
 class Contract(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         said = Path(os.environ.get("PING_SAYS", "/nothing"))
@@ -114,11 +128,13 @@ class Contract(BaseHTTPRequestHandler):
         if payload.get("act") == "no_receipt":
             self.answer({"hello": "world"})
             return
-        if session not in SEEN:
-            SEEN.add(session)
-            threading.Thread(target=run, args=(payload, session), daemon=True).start()
+        with SEEING:
+            if session not in SEEN:
+                SEEN.add(session)
+                begin(payload, session)
         key = f"{config['exp_id']}/{config['input_id']}/{session}.json"
         self.answer({"status": "processing", "s3_bucket": config["s3_bucket"], "result_key": key})
+        ANSWERED.set()
 
     def answer(self, value: object) -> None:
         raw = json.dumps(value).encode()
