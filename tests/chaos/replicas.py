@@ -44,7 +44,7 @@ class Replica:
         self.service.process.kill()
 
     async def reaped(self) -> None:
-        await asyncio.to_thread(self.service.process.wait, 30)
+        await asyncio.to_thread(self.service.wait)
 
     def said(self) -> Iterator[dict[str, Any]]:
         """Every log line that is whole, of all its lives."""

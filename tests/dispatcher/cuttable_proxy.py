@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from urllib.parse import urlsplit
 
+from tests.kit.ports import HeldPort
+
 
 class CuttableProxy:
     def __init__(self, target_url: str) -> None:
@@ -13,11 +15,11 @@ class CuttableProxy:
         self._target = (where.hostname or "", where.port or 80)
         self._server: asyncio.Server | None = None
         self._pumps: set[asyncio.Task[None]] = set()
-        self._port = 0
+        self._held = HeldPort()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return self._held.url
 
     async def __aenter__(self) -> CuttableProxy:
         await self.join()
@@ -25,10 +27,10 @@ class CuttableProxy:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.cut()
+        self._held.close()
 
     async def join(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._held.number)
 
     async def cut(self) -> None:
         """Refuse connections and end those there are."""
@@ -40,6 +42,9 @@ class CuttableProxy:
         await asyncio.gather(*self._pumps, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # cut off since it was taken
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._pumps.add(task)

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from rollway_wire.codec import MEDIA_TYPE, dump_packed, trajectory_tree
 from rollway_wire.tokens import Ledger, Sequence, Trajectory, Turn
+from tests.kit.ports import HeldPort
 
 
 class ScriptedGateway:
@@ -34,12 +35,14 @@ class ScriptedGateway:
         self.loads: list[dict[str, Any]] = []
         """What the engines of every pool say of their load."""
         self.load_asked = 0
-        self.port = 0
+        self.unknown_sealed = 0
+        """Requests to seal a session that it does not know."""
+        self._held = HeldPort()
         self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return self._held.url
 
     async def __aenter__(self) -> ScriptedGateway:
         await self.start()
@@ -49,6 +52,7 @@ class ScriptedGateway:
         self, kind: type[BaseException] | None, e: BaseException | None, t: TracebackType | None
     ) -> None:
         await self.stop()
+        self._held.close()
 
     async def start(self) -> None:
         app = web.Application()
@@ -59,8 +63,7 @@ class ScriptedGateway:
         app.router.add_post("/sessions/{id}/v1/chat/completions", self._chat)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await self._runner.setup()
-        sock = socket.create_server(("127.0.0.1", self.port))
-        self.port = sock.getsockname()[1]
+        sock = socket.create_server(("127.0.0.1", self._held.number))
         await web.SockSite(self._runner, sock).start()
 
     async def stop(self) -> None:
@@ -102,6 +105,7 @@ class ScriptedGateway:
     async def _seal(self, request: web.Request) -> web.Response:
         session = request.match_info["id"]
         if session not in self.sessions:
+            self.unknown_sealed += 1
             return web.json_response({"detail": "unknown session"}, status=404)
         self.sealed.add(session)
         tree = trajectory_tree(trajectory(session, self.calls.get(session, 0), self.spoiled.get(session)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ import httpx
 import pytest
 
 from rollway_dispatcher.runtimes import containers
+from rollway_dispatcher.runtimes.runtime import StartError
 from rollway_dispatcher.settings import DispatcherSettings
 from tests.dispatcher.harness import AGENTS, runs, serving
 from tests.kit.deadlines import eventually
 from tests.kit.object_storage import Bucket
+from tests.kit.ports import HeldPort
 from tests.kit.services import Service, Services
 
 Make = Callable[..., dict[str, Any]]
@@ -24,29 +26,29 @@ StartContainer = Callable[[], Service]
 
 
 @pytest.fixture
-def container(services: Services, s3: Bucket) -> StartContainer:
-    def start() -> Service:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        env = {"PORT": str(port), "AWS_ENDPOINT_URL_S3": s3.endpoint_url}
-        service = services.spawn("container", [str(AGENTS / "contract_agent.py")], env=env)
-        service.url = f"http://127.0.0.1:{port}"
-        return service
+def container(services: Services, s3: Bucket) -> Iterator[StartContainer]:
+    with ExitStack() as held:
 
-    return start
+        def start() -> Service:
+            port = held.enter_context(HeldPort())
+            env = {"PORT": str(port.number), "AWS_ENDPOINT_URL_S3": s3.endpoint_url}
+            service = services.spawn("container", [str(AGENTS / "contract_agent.py")], env=env)
+            service.url = port.url
+            return service
+
+        yield start
 
 
 async def up(*services: Service) -> list[str]:
     async def answers(url: str) -> bool:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
             try:
                 return (await http.get(f"{url}/ping")).status_code == 200
             except httpx.HTTPError:
                 return False
 
     for s in services:
-        await eventually(lambda s=s: answers(s.url), "the container answers")
+        await eventually(lambda s=s: answers(s.url), "the container answers", 120)
     return [s.url for s in services]
 
 
@@ -82,7 +84,7 @@ async def test_a_dead_container_fails_its_own_rollout_and_is_passed_over(
         body = batch([{"reward": 1, "wait_for": str(gate)}] * 3, runtime={"kind": "http", "urls": urls})
         made = await api.submit(body)
         await api.until_state(made["batch_id"], "running", 2)
-        first.process.kill()
+        await asyncio.to_thread(first.kill)
         os.close(os.open(gate, os.O_CREAT))
         results = await api.results(made["batch_id"])
     assert [r["rollout"]["state"] for r in results] == ["succeeded"] * 3
@@ -110,8 +112,20 @@ async def test_a_server_that_is_no_agent_fails_the_batch(
 
 
 async def test_a_container_that_drains_gets_no_new_session_and_keeps_its_own(
-    settings: DispatcherSettings, batch: Make, container: StartContainer, tmp_path: Path
-) -> None:
+    settings: DispatcherSettings, batch: Make, container: StartContainer, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    choose = containers.HttpContainers._choose
+    refusals: list[StartError] = []
+
+    async def noted(self: containers.HttpContainers, session_id: str) -> str:
+        try:
+            return await choose(self, session_id)
+        except StartError as e:
+            refusals.append(e)
+            raise
+
+    monkeypatch.setattr(containers.HttpContainers, "_choose", noted)
     gate, said = tmp_path / "go", tmp_path / "ping"
     os.environ["PING_SAYS"] = str(said)
     try:
@@ -125,7 +139,7 @@ async def test_a_container_that_drains_gets_no_new_session_and_keeps_its_own(
         await api.until_state(held["batch_id"], "running", 1)
         said.write_text("Draining")
         refused = await api.submit(batch([{"reward": 1}], runtime=spec))
-        await asyncio.sleep(1.0)
+        await eventually(lambda: len(refusals) >= 2, "it was tried, and tried again", 120)
         assert (await api.status(refused["batch_id"]))["counts"].get("running", 0) == 0
         gate.touch()
         assert [r["rollout"]["state"] for r in await api.results(held["batch_id"])] == ["succeeded"]

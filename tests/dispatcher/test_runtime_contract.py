@@ -6,10 +6,10 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from rollway_wire.failures import FailureType
 from tests.dispatcher.harness import AGENTS, ARN, runs
 from tests.kit.deadlines import eventually
 from tests.kit.object_storage import Bucket
+from tests.kit.ports import HeldPort
 from tests.kit.services import Service, Services
 
 AGENT = str(AGENTS / "contract_agent.py")
@@ -83,69 +84,62 @@ async def place(
     # The bucket's name in the environment tells this test's agents from all others on the machine.
     env = {"AWS_ENDPOINT_URL_S3": s3.endpoint_url, "BUCKET": s3.name}
     makers = {"process": _process, "http": _http, "agentcore": _agentcore, "kubernetes": _kubernetes}
-    spec, broken, stand_in = await makers[request.param](services, env, emulator)
-    async with open_runtimes(tmp_path / "agents", s3.endpoint_url, keep_processes=False) as runtimes:
+    with ExitStack() as held:
+        spec, broken, stand_in = await makers[request.param](services, env, emulator, held)
+        async with open_runtimes(tmp_path / "agents", s3.endpoint_url, keep_processes=False) as runtimes:
 
-        def of(described: dict[str, Any]) -> Runtime:
-            return runtimes.of(TypeAdapter(RuntimeSpec).validate_python(described))
+            def of(described: dict[str, Any]) -> Runtime:
+                return runtimes.of(TypeAdapter(RuntimeSpec).validate_python(described))
 
-        yield Place(request.param, of(spec), runs_dir, s3, broken, of, stand_in)
+            yield Place(request.param, of(spec), runs_dir, s3, broken, of, stand_in)
 
 
 async def _process(*given: Any) -> tuple[dict[str, Any], dict[str, Any], Service | None]:
-    _, env, _ = given
+    _, env, *_ = given
     spec = {"kind": "process", "command": [sys.executable, AGENT], "env": env}
     return spec, {**spec, "command": ["/nowhere/agent"]}, None
 
 
 async def _http(*given: Any) -> tuple[dict[str, Any], dict[str, Any], Service | None]:
-    services, env, _ = given
-    port = _free_port()
-    container = services.spawn("container", [AGENT], env={**env, "PORT": str(port)})
-    url = f"http://127.0.0.1:{port}"
-    await eventually(lambda: _answers(f"{url}/ping"), "the container answers")
+    services, env, _, held = given
+    port = held.enter_context(HeldPort())
+    container = services.spawn("container", [AGENT], env={**env, "PORT": str(port.number)})
+    await eventually(lambda: _answers(f"{port.url}/ping"), "the container answers", 120)
     return (
-        {"kind": "http", "urls": [url], "sessions_per_url": 8},
+        {"kind": "http", "urls": [port.url], "sessions_per_url": 8},
         {"kind": "http", "urls": ["http://127.0.0.1:1"]},
         container,
     )
 
 
 async def _agentcore(*given: Any) -> tuple[dict[str, Any], dict[str, Any], Service | None]:
-    _, env, emulator = given
+    _, env, emulator, _ = given
     service = await emulator({"env": env})
     spec = {"kind": "agentcore", "agent_runtime_arn": ARN, "endpoint_url": service.url}
     return spec, {**spec, "agent_runtime_arn": ARN.replace("contract-a1b2c3", "nothing-z9z9z9")}, service
 
 
 async def _kubernetes(*given: Any) -> tuple[dict[str, Any], dict[str, Any], Service | None]:
-    services, env, _ = given
-    port = _free_port()
+    services, env, _, held = given
+    api, pods = held.enter_context(HeldPort()), held.enter_context(HeldPort())
     images = json.dumps({"agent:1": [sys.executable, AGENT]})
-    stand_in = services.spawn("kubernetes-stand-in", ["-m", "tests.kit.kubernetes_stand_in", str(port), images])
-    url = f"http://127.0.0.1:{port}"
-    await eventually(lambda: _answers(f"{url}/stand-in"), "the stand-in answers")
-    stand_in.url = url
+    arguments = ["-m", "tests.kit.kubernetes_stand_in", str(api.number), images]
+    stand_in = services.spawn("kubernetes-stand-in", arguments)
+    await eventually(lambda: _answers(f"{api.url}/stand-in"), "the stand-in answers", 120)
+    stand_in.url = api.url
     spec = {
-        "kind": "kubernetes", "image": "agent:1", "namespace": "agents", "api_url": url, "port": _free_port(),
+        "kind": "kubernetes", "image": "agent:1", "namespace": "agents", "api_url": api.url, "port": pods.number,
         "env": env, "stop_grace_s": 0,
     }  # fmt: skip
     return spec, {**spec, "image": "no-such-image:1"}, stand_in
 
 
 async def _answers(url: str) -> bool:
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
         try:
             return (await http.get(url)).status_code == 200
         except httpx.HTTPError:
             return False
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("place", KINDS, indirect=True)
@@ -154,7 +148,7 @@ async def test_a_start_gives_the_receipt_and_the_agent_runs_once_however_often_i
     first = await place.start(s)
     again = await place.start(s)
     assert first == again == {"status": "processing", "s3_bucket": place.bucket.name, "result_key": f"e/g/{s}.json"}
-    await eventually(lambda: place.bucket.keys(f"e/g/{s}.json"), "the result is saved")
+    await eventually(lambda: place.bucket.keys(f"e/g/{s}.json"), "the result is saved", 120)
     assert runs(place.runs_dir) == {s: 1}
     await place.runtime.stop(s)
 
@@ -195,7 +189,7 @@ async def test_the_death_of_an_agent_is_seen_and_said(place: Place) -> None:
     watching = asyncio.create_task(place.runtime.watch(s))
     for pid in place.pids(s):
         os.kill(pid, signal.SIGKILL)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(200):
         assert await watching
     await place.runtime.stop(s)
 
@@ -215,13 +209,13 @@ async def test_what_cannot_run_is_a_start_error_that_says_what(place: Place) -> 
 @pytest.mark.parametrize("place", ["kubernetes"], indirect=True)
 async def test_a_quota_is_throttled_and_no_node_leaves_no_job(place: Place) -> None:
     assert place.stand_in is not None
-    async with httpx.AsyncClient(base_url=place.stand_in.url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=place.stand_in.url, timeout=60, trust_env=False) as http:
         await http.put("/stand-in", json={"quota": 0})
         with pytest.raises(StartError) as refused:
             await place.start(session())
         assert refused.value.failure.type is FailureType.THROTTLED
         await http.put("/stand-in", json={"quota": None, "nodes": False})
-        hurried = place.of({**_spec_of(place), "start_timeout_s": 2})
+        hurried = place.of({**_spec_of(place), "start_timeout_s": 8})
         with pytest.raises(StartError) as refused:
             await hurried.start(session(), b"{}")
         assert refused.value.failure.type is FailureType.THROTTLED
@@ -237,7 +231,7 @@ async def test_pods_are_listed_once_a_second_however_many_sessions_wait(place: P
     await asyncio.gather(*(place.start(s) for s in sessions))
     await asyncio.gather(*(place.runtime.stop(s) for s in sessions))
     seconds = asyncio.get_running_loop().time() - began
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
         calls = (await http.get(f"{place.stand_in.url}/stand-in")).json()["calls"]
     assert calls["GET"] <= seconds + 2
     assert (calls["POST"], calls["DELETE"]) == (6, 6)
@@ -249,22 +243,23 @@ def _spec_of(place: Place) -> dict[str, Any]:
 
 @pytest.mark.parametrize("place", ["process"], indirect=True)
 async def test_a_process_has_the_limits_it_was_given(place: Place) -> None:
-    limited = place.of({**_process_spec(place), "limits": {"memory_bytes": 2**31, "cpu_s": 1, "open_files": 64}})
-    place.runtime = limited
+    spec = _process_spec(place)
+    place.runtime = place.of({**spec, "limits": {"memory_bytes": 2**31, "open_files": 64}})
     hoarding, burning = session(), session()
     await place.start(hoarding, act="hoard")
-    await eventually(lambda: place.bucket.keys(f"e/g/{hoarding}.json"), "the result is saved")
+    await eventually(lambda: place.bucket.keys(f"e/g/{hoarding}.json"), "the result is saved", 120)
     assert place.bucket.get_json(f"e/g/{hoarding}.json")["status_code"] == 500, "four gibibytes were refused"
     (pid,) = place.pids(hoarding)
     allowed = await asyncio.to_thread(Path(f"/proc/{pid}/limits").read_text)
     assert "Max open files            64 " in allowed
+    await place.runtime.stop(hoarding)
+    place.runtime = place.of({**spec, "limits": {"cpu_s": 3}})  # ten times what it takes to come up
     await place.start(burning, act="burn")
-    async with asyncio.timeout(60):
-        said = await limited.watch(burning)
+    async with asyncio.timeout(200):
+        said = await place.runtime.watch(burning)
     assert said is not None
     assert "SIGKILL" in said or "SIGXCPU" in said
-    await limited.stop(hoarding)
-    await limited.stop(burning)
+    await place.runtime.stop(burning)
 
 
 def _process_spec(place: Place) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from rollway_wire.problems import Forbidden
 from tests.dispatcher.harness import Api, calling, on_both, serving
 from tests.dispatcher.test_restart import environment
 from tests.kit.deadlines import eventually
+from tests.kit.ports import HeldPort
 from tests.kit.services import Services
 
 Make = Callable[..., dict[str, Any]]
@@ -38,26 +39,28 @@ class Receiver:
         self.calls: list[dict[str, Any]] = []
         self.answers: list[int] = []
         """Statuses of the next answers; 200 when there are none."""
-        self.port = 0
+        self._held = HeldPort()
         self._runner: web.AppRunner | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/hook"
+        return f"{self._held.url}/hook"
 
     async def start(self) -> None:
         app = web.Application()
         app.router.add_post("/hook", self._take)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        await web.TCPSite(self._runner, "127.0.0.1", self._held.number).start()
 
     async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    async def close(self) -> None:
+        await self.stop()
+        self._held.close()
 
     async def _take(self, request: web.Request) -> web.Response:
         raw = await request.read()
@@ -74,7 +77,7 @@ async def receiver() -> AsyncIterator[Receiver]:
     made = Receiver()
     await made.start()
     yield made
-    await made.stop()
+    await made.close()
 
 
 @pytest.fixture
@@ -89,7 +92,7 @@ async def over(api: Api, batch_id: str, state: str = "done") -> dict[str, Any]:
     async def there() -> bool:
         return bool((await api.status(batch_id))["webhook"]["state"] == state)
 
-    await eventually(there, f"the webhook is {state}", 60)
+    await eventually(there, f"the webhook is {state}", 200)
     return await api.status(batch_id)
 
 
@@ -132,13 +135,13 @@ async def test_calls_that_were_not_taken_are_made_after_sigkill_and_restart(
     services: Services, settings: DispatcherSettings, batch: Make, receiver: Receiver, tmp_path: Path
 ) -> None:
     """The receiver is away, the dispatcher is killed, both come back: every event arrives, in order."""
-    gate, port = tmp_path / "go", receiver.port
+    gate = tmp_path / "go"
     env = environment(settings, 0) | HOOKS
     service = await services.start_async("dispatcher", RUN, env=env)
     async with calling(service.url) as api:
         wanted = {"url": receiver.url, "events": ["rollout.finished", "batch.finished"]}
         made = await api.submit(batch([{"reward": 1}, {"reward": 2, "wait_for": str(gate)}], webhook=wanted))
-        await eventually(lambda: len(receiver.calls) == 1, "the first is told")
+        await eventually(lambda: len(receiver.calls) == 1, "the first is told", 120)
         await receiver.stop()
         await asyncio.to_thread(gate.touch)
         await api.results(made["batch_id"])
@@ -146,9 +149,8 @@ async def test_calls_that_were_not_taken_are_made_after_sigkill_and_restart(
         async def refused() -> bool:
             return bool((await api.status(made["batch_id"]))["webhook"]["attempt"] > 0)
 
-        await eventually(refused, "nobody took the second")
+        await eventually(refused, "nobody took the second", 120)
     service.kill()
-    receiver.port = port
     await receiver.start()
     env |= {"ROLLWAY_DISPATCHER_PORT": str(service.port)}
     service = await services.start_async("dispatcher", RUN, env=env)
@@ -161,22 +163,23 @@ async def test_calls_that_were_not_taken_are_made_after_sigkill_and_restart(
 @pytest.mark.parametrize("state", ["postgres"], indirect=True)
 @pytest.mark.parametrize("finished", [True, False], ids=["batch-finished", "batch-running"])
 async def test_when_the_dispatcher_that_makes_the_calls_is_killed_another_goes_on_with_them(
-    services: Services, settings: DispatcherSettings, batch: Make, receiver: Receiver, tmp_path: Path, finished: bool
-) -> None:
+    services: Services, taking_over: DispatcherSettings, batch: Make, receiver: Receiver, tmp_path: Path,
+    finished: bool,
+) -> None:  # fmt: skip
     gate = tmp_path / "go"
-    env = environment(settings, 0) | HOOKS
+    env = environment(taking_over, 0) | HOOKS
     first, second = [await services.start_async("dispatcher", RUN, env=env) for _ in range(2)]
     async with calling(first.url) as api:
         wanted = {"url": receiver.url, "events": ["rollout.finished", "batch.finished"]}
         made = await api.submit(batch([{"reward": 1}, {"reward": 2, "wait_for": str(gate)}], webhook=wanted))
         batch_id = made["batch_id"]
         await api.until_state(batch_id, "running", 1)
-        await eventually(lambda: len(receiver.calls) == 1, "the first is told")
+        await eventually(lambda: len(receiver.calls) == 1, "the first is told", 120)
         await receiver.stop()
         if finished:
             await asyncio.to_thread(gate.touch)
             await api.results(batch_id)
-            await eventually(lambda: "webhook_failed" in first.logs(), "nobody took the second")
+            await eventually(lambda: "webhook_failed" in first.logs(), "nobody took the second", 120)
     assert "webhook" not in second.logs(), "one dispatcher makes a batch's calls"
     first.kill()
     await receiver.start()
