@@ -16,14 +16,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import asyncpg
 import boto3
 import pytest
 from structlog.testing import capture_logs
 
 from rollway_dispatcher import event_queue, lookout
+from rollway_dispatcher.event_queue import EventQueue
 from rollway_dispatcher.lifecycle import Trigger
 from rollway_dispatcher.lookout import Announced, Lookout
-from rollway_dispatcher.s3_events import Made, objects_made
+from rollway_dispatcher.s3_events import Made, Unreadable, objects_made
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_dispatcher.step import Arrived, Happened, News
 from rollway_kit.object_store import ListedObject
@@ -37,9 +39,9 @@ from tests.kit.services import Services
 
 Make = Callable[..., dict[str, Any]]
 README = Path(event_queue.__file__).with_name("README.md")
-NEVER_S = 250.0
+NEVER_S = 300.0
 """Between two listings, where listing must not be what notices."""
-SOON_S = 60.0
+SOON_S = 240.0
 
 
 def documented(name: str, **names: str) -> Any:
@@ -73,7 +75,10 @@ class Queue:
         async def empty() -> bool:
             return await asyncio.to_thread(self.waiting) == 0
 
-        await eventually(empty, "every message was dealt with")
+        await eventually(empty, "every message was dealt with", 120)
+
+    def show_again(self, receipt: str) -> None:
+        self.sqs.change_message_visibility(QueueUrl=self.url, ReceiptHandle=receipt, VisibilityTimeout=0)
 
 
 @pytest.fixture
@@ -153,7 +158,15 @@ async def test_foreign_early_doubled_and_unreadable_messages_change_nothing(
     monkeypatch: pytest.MonkeyPatch, runs_dir: Path,
 ) -> None:  # fmt: skip
     """A message that were believed too much would end the rollout: it is announced, and there is nothing in S3."""
-    monkeypatch.setattr(event_queue, "VISIBLE_AGAIN_S", 1)
+    cannot_read = EventQueue._cannot_read
+    unread: list[str] = []
+    """Receipts of messages that could not be read: they are shown again at once, and not the others with them."""
+
+    def noted(self: EventQueue, message: Any, why: Unreadable) -> None:
+        cannot_read(self, message, why)
+        unread.append(message["ReceiptHandle"])
+
+    monkeypatch.setattr(EventQueue, "_cannot_read", noted)
     gate = tmp_path / "go"
     with capture_logs() as logs:
         async with serving(told(settings, queue)) as api:
@@ -169,13 +182,15 @@ async def test_foreign_early_doubled_and_unreadable_messages_change_nothing(
             queue.send("neither JSON nor ours")
 
             async def dead() -> bool:
+                while unread:
+                    await asyncio.to_thread(queue.show_again, unread.pop())
                 return await asyncio.to_thread(queue.waiting, queue.dead) == 1
 
-            await eventually(dead, "what cannot be read is in the dead-letter queue")
+            await eventually(dead, "what cannot be read is in the dead-letter queue", 120)
             await queue.emptied()
             assert (await api.status(made["batch_id"]))["counts"] == {"running": 1}
             gate.touch()
-            await eventually(lambda: s3.keys(key), "the result is saved")
+            await eventually(lambda: s3.keys(key), "the result is saved", 120)
             for _ in range(3):
                 queue.send(of_s3(s3.name, key))
             (result,) = await api.results(made["batch_id"], within_s=SOON_S)
@@ -206,29 +221,45 @@ async def test_while_the_queue_is_gone_listing_notices_and_the_log_says_so(
                 made = await api.submit(batch([{"reward": 1}] * 2))
                 results = await api.results(made["batch_id"], within_s=SOON_S)
                 assert [r["rollout"]["state"] for r in results] == ["succeeded"] * 2
-            await eventually(lambda: named("event_queue_lost"), "the loss is logged", 60)
+            await eventually(lambda: named("event_queue_lost"), "the loss is logged", 120)
             assert len(named("event_queue_lost")) == 1
             name = queue.url.rsplit("/", 1)[1]
             await asyncio.to_thread(queue.sqs.create_queue, QueueName=name)
             for _ in range(event_queue.RECEIVERS):
                 queue.send({"Event": "s3:TestEvent"})
-            await eventually(lambda: named("event_queue_back"), "and its return", 90)
+            await eventually(lambda: named("event_queue_back"), "and its return", 240)
 
 
 @pytest.mark.parametrize("state", ["postgres"], indirect=True)
 async def test_a_message_taken_by_another_dispatcher_reaches_the_one_that_owns_the_batch(
-    services: Services, settings: DispatcherSettings, batch: Make, s3: Bucket, queue: Queue
+    services: Services, apart: DispatcherSettings, batch: Make, s3: Bucket, queue: Queue
 ) -> None:
     """Only the other one listens to the queue, so it takes every message."""
     await asyncio.to_thread(notify, s3, queue)
-    owner = await start(services, settings.model_copy(update={"poll_interval_s": NEVER_S}))
-    other = await start(services, told(settings, queue))
+    owner = await start(services, apart.model_copy(update={"poll_interval_s": NEVER_S}))
+    other = await start(services, told(apart, queue))
+    await hear_each_other(apart)
     async with calling(owner.url) as api:
         made = await api.submit(batch([{"reward": 1}] * 3, n=2))
         results = await api.results(made["batch_id"], within_s=SOON_S)
     assert [r["rollout"]["state"] for r in results] == ["succeeded"] * 6
     await queue.emptied()
     assert "batch_taken_over" not in other.logs()
+
+
+async def hear_each_other(settings: DispatcherSettings) -> None:
+    """Both dispatchers listen: what one passes on while the other does not is noticed by listing alone."""
+    assert settings.database_url is not None
+    db = await asyncpg.connect(settings.database_url.get_secret_value(), timeout=60)
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+
+    async def both() -> bool:
+        return bool(await db.fetchval(query) == 2)
+
+    try:
+        await eventually(both, "both dispatchers listen", 60)
+    finally:
+        await db.close()
 
 
 class Listings:

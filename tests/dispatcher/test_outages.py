@@ -45,7 +45,7 @@ async def test_s3_unreachable_then_back_loses_no_result(
         await api.until_state(made["batch_id"], "running", 2)
         await proxy.cut()
         touch(gate)
-        await eventually(lambda: len(s3.keys(f"exp/{made['batch_id']}/")) == 2, "both agents saved their results")
+        await eventually(lambda: len(s3.keys(f"exp/{made['batch_id']}/")) == 2, "both agents saved their results", 120)
         refused = await api.http.post("/v1/batches", json=batch([payload]))
         assert refused.status_code == 503
         assert s3.name in refused.json()["detail"]
@@ -62,7 +62,7 @@ async def test_the_gateway_gone_while_results_arrive_delays_them_only(
     gate = tmp_path / "go"
     async with serving(settings) as api:
         made = await api.submit(batch([{"reward": 1, "linger_for": str(gate)}]))
-        await eventually(lambda: gateway.calls, "the agent called the model")
+        await eventually(lambda: gateway.calls, "the agent called the model", 120)
         await gateway.stop()
         touch(gate)
         await api.until_state(made["batch_id"], "collecting", 1)
@@ -87,7 +87,7 @@ async def test_a_session_is_gone_only_when_its_gateway_session_is_sealed_too(
         async def none_left() -> bool:
             return (await api.http.get("/v1/sessions")).json() == []
 
-        await eventually(none_left, "the sessions are gone")
+        await eventually(none_left, "the sessions are gone", 120)
         assert gateway.sealed == gateway.sessions.keys()
 
 
@@ -99,14 +99,15 @@ async def test_a_session_that_was_being_opened_when_its_batch_ended_is_sealed(
         made = await api.submit(batch([{"reward": 1}], n=2))
         await eventually(lambda: gateway.opening == 2, "both sessions are being opened")
         await api.cancel(made["batch_id"])
-        await asyncio.sleep(0.3)  # a stop that does not wait would find no session, and be done
+        await asyncio.sleep(0.3)  # a stop that does not wait would seal what is not there yet
         gateway.gate.set()
 
         async def none_left() -> bool:
             return (await api.http.get("/v1/sessions")).json() == []
 
-        await eventually(none_left, "the sessions are gone")
+        await eventually(none_left, "the sessions are gone", 120)
         assert gateway.sealed == gateway.sessions.keys() and len(gateway.sealed) == 2
+    assert not gateway.unknown_sealed
     assert not runs(runs_dir)
 
 
@@ -127,13 +128,13 @@ async def test_a_session_whose_opening_arrives_after_its_stop_began_is_sealed(
         made = await api.submit(batch([{"reward": 1}]))
         await eventually(lambda: gateway.opening == 1, "the session is being opened")
         await api.cancel(made["batch_id"])
-        await asyncio.sleep(0.5)
+        await eventually(lambda: gateway.unknown_sealed, "the stop has begun", 120)
         gateway.gate.set()
 
         async def none_left() -> bool:
             return (await api.http.get("/v1/sessions")).json() == []
 
-        await eventually(none_left, "the session is gone")
+        await eventually(none_left, "the session is gone", 120)
         assert gateway.sealed == gateway.sessions.keys() and len(gateway.sealed) == 1
     await asyncio.gather(*sent)
 
@@ -162,7 +163,7 @@ async def test_a_result_that_cannot_be_collected_in_time_is_a_typed_failure(
     gate = tmp_path / "go"
     async with serving(settings.model_copy(update={"collect_timeout_s": 1.0})) as api:
         made = await api.submit(batch([{"reward": 1, "linger_for": str(gate)}]))
-        await eventually(lambda: gateway.calls, "the agent called the model")
+        await eventually(lambda: gateway.calls, "the agent called the model", 120)
         await gateway.stop()
         touch(gate)
         (result,) = await api.results(made["batch_id"])
@@ -178,7 +179,7 @@ async def test_while_the_state_cannot_be_written_nothing_is_done_and_health_says
     async with serving(settings) as api:
         made = await api.submit(batch([{"reward": 1, "wait_for": str(gate), "reports": True}]))
         await api.until_state(made["batch_id"], "running", 1)
-        other = await asyncio.to_thread(sqlite3.connect, state_path, check_same_thread=False)
+        other = await asyncio.to_thread(sqlite3.connect, state_path, timeout=60, check_same_thread=False)
         await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
         touch(gate)
 
@@ -186,7 +187,7 @@ async def test_while_the_state_cannot_be_written_nothing_is_done_and_health_says
             answer = await api.http.get("/health")
             return answer.status_code == 503 and "locked" in answer.json()["detail"]
 
-        await eventually(unhealthy, "health tells of the locked state")
+        await eventually(unhealthy, "health tells of the locked state", 120)
         assert (await api.page(made["batch_id"]))["results"] == [], "not reported before it is written"
         await asyncio.to_thread(other.rollback)
         await asyncio.to_thread(other.close)

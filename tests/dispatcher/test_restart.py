@@ -52,6 +52,7 @@ async def test_running_agents_are_found_again_and_each_result_comes_once(
         await api.until_state(made["batch_id"], "succeeded", 2)
         await api.until_state(made["batch_id"], "running", 4)
         before = (await api.page(made["batch_id"]))["results"]
+        await eventually(lambda: len(agent_pids(state_path)) == 4, "those that have finished are stopped", 120)
     running = {r: _stat(r) for r in agent_pids(state_path)}
     service.signal(number)
     await asyncio.to_thread(service.wait)
@@ -115,7 +116,7 @@ async def test_an_agent_that_died_while_the_dispatcher_was_down_is_noticed(
     kill_all(agent_pids(state_path))
     service = await start(services, settings, service.port)
     async with calling(service.url) as api:
-        (result,) = await api.results(made["batch_id"], within_s=30)
+        (result,) = await api.results(made["batch_id"], within_s=120)
     assert result["rollout"]["failure"]["type"] == "agent_died"
 
 

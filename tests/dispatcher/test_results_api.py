@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rollway_dispatcher.lookout import Lookout
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_wire.codec import MEDIA_TYPE, load_packed, load_trajectory, to_json_tree
 from tests.dispatcher.harness import agent_pids, runs, serving
@@ -43,9 +44,13 @@ async def test_the_same_key_and_body_make_one_batch_and_another_body_is_a_confli
 
 
 async def test_a_waiting_reader_is_woken_at_once_by_a_pushed_result(
-    settings: DispatcherSettings, batch: Make, tmp_path: Path
+    settings: DispatcherSettings, batch: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow_listing = settings.model_copy(update={"poll_interval_s": 60.0})
+    async def listed(self: Lookout, *_: Any) -> list[str]:
+        raise AssertionError("no listing was due")
+
+    monkeypatch.setattr(Lookout, "_list", listed)
+    slow_listing = settings.model_copy(update={"poll_interval_s": 300.0})
     gate = tmp_path / "go"
     async with serving(slow_listing) as api:
         made = await api.submit(batch([{"reward": 1, "reports": True, "wait_for": str(gate)}]))
@@ -54,13 +59,12 @@ async def test_a_waiting_reader_is_woken_at_once_by_a_pushed_result(
         await asyncio.sleep(0.3)
         assert not waiting.done()
         os.close(os.open(gate, os.O_CREAT))
-        page = await asyncio.wait_for(waiting, 20)
+        page = await asyncio.wait_for(waiting, 55)  # before its own time is up
     (result,) = page["results"]
     timings = result["rollout"]["timings"]
     assert page["finished"]
-    assert timings["noticed_at"] is not None, "by the push: no listing was due"
+    assert timings["noticed_at"] is not None, "by the push"
     assert timings["started_at"] is not None
-    assert timings["finished_at"] - timings["noticed_at"] < 5
 
 
 async def test_an_empty_wait_ends_in_time_with_an_empty_page(settings: DispatcherSettings, batch: Make) -> None:
@@ -137,7 +141,7 @@ async def test_cancel_stops_every_session_and_keeps_what_had_finished(
         async def finished() -> bool:
             return bool((await api.status(made["batch_id"]))["state"] == "finished")
 
-        await eventually(finished, "cancelling ends")
+        await eventually(finished, "cancelling ends", 120)
         assert not agent_pids(state_path), "finished means that nothing runs any more"
         assert gateway.sealed == gateway.sessions.keys(), "no model call can follow"
         assert (await api.cancel(made["batch_id"]))["state"] == "finished"
@@ -166,13 +170,13 @@ async def test_cancel_while_starting_leaves_no_process_behind(
             made = await api.submit(batch([{}] * 3, runtime=silent))
             await api.until_state(made["batch_id"], "starting", 1)
             if wait_for_process:
-                await eventually(lambda: agent_pids(state_path), "a process is there")
+                await eventually(lambda: agent_pids(state_path), "a process is there", 120)
             await api.cancel(made["batch_id"])
 
             async def finished(batch_id: str = made["batch_id"]) -> bool:
                 return bool((await api.status(batch_id))["state"] == "finished")
 
-            await eventually(finished, "the starts are ended, not waited for")
+            await eventually(finished, "the starts are ended, not waited for", 120)
             assert not agent_pids(state_path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +26,15 @@ def lines(work: Callable[[], Any]) -> int:
         count += 1
         return trace
 
-    before = sys.gettrace()
+    before, collecting = sys.gettrace(), gc.isenabled()
+    gc.disable()  # what it ends, and who is told of it, is not the scheduler's
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        if collecting:
+            gc.enable()
     return count
 
 

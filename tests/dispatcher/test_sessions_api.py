@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from rollway_dispatcher.settings import DispatcherSettings
 from tests.dispatcher.harness import ARN, Api, agent_pids, calling, on_both, serving
-from tests.dispatcher.test_agentcore import StartEmulator, runtime, sessions
+from tests.dispatcher.test_agentcore import StartEmulator, asking, refusals, runtime, sessions
 from tests.dispatcher.test_restart import start
 from tests.kit.deadlines import eventually
 from tests.kit.services import Services
@@ -71,7 +68,7 @@ async def test_after_a_crash_orphans_are_found_and_stopped_and_those_that_resist
     cloud = await emulator()
     chaos = f"{cloud.url}/_emulator/chaos/{ARN}"
     service = await start(services, settings)
-    async with calling(service.url) as api, httpx.AsyncClient(trust_env=False) as http:
+    async with calling(service.url) as api, asking() as http:
         running = await api.submit(batch([{"act": "hang"}] * 3, runtime=runtime(cloud), limits={"max_attempts": 1}))
         ending = await api.submit(batch([{"act": "hang"}] * 2, runtime=runtime(cloud)))
         await api.until_state(running["batch_id"], "running", 3)
@@ -84,12 +81,13 @@ async def test_after_a_crash_orphans_are_found_and_stopped_and_those_that_resist
         starting = await api.submit(batch([{"act": "hang"}] * 2, runtime=runtime(cloud), experiment_id="late"))
     service.kill()
     service = await start(services, settings, service.port)
-    async with calling(service.url) as api, httpx.AsyncClient(trust_env=False) as http:
+    async with calling(service.url) as api, asking() as http:
         known = {s["session_id"] for s in await listed(api)}
         assert known >= {s["session_id"] for s in before} and set(await sessions(cloud)) <= known
         left = await stop(api)
         assert {s["state"] for s in left} == {"stopping"} and len(left) >= 5
-        await asyncio.sleep(0.3)
+        refused = refusals(cloud)
+        await eventually(lambda: refusals(cloud) >= refused + 2, "the runtime refuses", 120)
         assert len(await sessions(cloud)) == 5, "the runtime refuses, so they are not said to be gone"
         assert {s["session_id"] for s in await listed(api)} >= set(await sessions(cloud))
         await http.put(chaos, json={})
@@ -97,7 +95,7 @@ async def test_after_a_crash_orphans_are_found_and_stopped_and_those_that_resist
         async def quiet() -> bool:
             return await listed(api) == []
 
-        await eventually(quiet, "the runtime confirmed every stop", 90)
+        await eventually(quiet, "the runtime confirmed every stop", 120)
         assert not await sessions(cloud)
         for m in (running, ending, starting):
             assert (await api.status(m["batch_id"]))["state"] == "finished"

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from rollway_dispatcher.settings import DispatcherSettings
 from tests.dispatcher.harness import ARN, agent_pids, calling
-from tests.dispatcher.test_agentcore import StartEmulator, runtime, sessions
+from tests.dispatcher.test_agentcore import StartEmulator, asking, runtime, sessions
 from tests.dispatcher.test_restart import start
 from tests.kit.deadlines import eventually
 from tests.kit.services import Services
@@ -33,7 +32,7 @@ async def rollway_sessions(folder: Path, *arguments: str) -> tuple[int, str]:
     return process.returncode, said.decode()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 async def test_after_a_crash_everything_that_was_started_is_listed_and_ended(
     services: Services, settings: DispatcherSettings, batch: Make, emulator: StartEmulator, tmp_path: Path,
     state_path: Path,
@@ -42,7 +41,7 @@ async def test_after_a_crash_everything_that_was_started_is_listed_and_ended(
     cloud = await emulator()
     chaos = f"{cloud.url}/_emulator/chaos/{ARN}"
     service = await start(services, settings)
-    async with calling(service.url) as api, httpx.AsyncClient(trust_env=False) as http:
+    async with calling(service.url) as api, asking() as http:
         there = await api.submit(batch([{"act": "hang"}], n=3, runtime=runtime(cloud)))
         here = await api.submit(batch([{"act": "hang"}], n=2))
         await api.until_state(there["batch_id"], "running", 3)
@@ -67,7 +66,7 @@ async def test_after_a_crash_everything_that_was_started_is_listed_and_ended(
     status, said = await rollway_sessions(tmp_path, "stop", "--all", "--wait-s", "10", *at)
     assert status == 1 and "2 stopped, 3 not confirmed" in said, "the runtime refuses to stop its own"
     assert not agent_pids(state_path) and len(await sessions(cloud)) == 3
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with asking() as http:
         await http.put(chaos, json={})
     status, said = await rollway_sessions(tmp_path, "stop", "--all", *at)
     assert status == 0 and " stopped, 0 not confirmed" in said
@@ -79,7 +78,7 @@ async def test_after_a_crash_everything_that_was_started_is_listed_and_ended(
             async def finished(batch_id: str = made["batch_id"]) -> bool:
                 return bool((await api.status(batch_id))["state"] == "finished")
 
-            await eventually(finished, "its batch is over")
+            await eventually(finished, "its batch is over", 120)
 
 
 async def test_help_says_what_it_does_and_how_it_ends(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ async def test_what_the_engine_sampled_comes_back_with_the_reward_it_earned(
                 "emulator", ["-m", "rollway_emulator", "--agents", str(listed), "--state-dir", str(tmp_path / "e")]
             ),
         )
-        async with serving(settings.model_copy(update={"gateway_url": gateway.url})) as api:
+        pushed = settings.model_copy(update={"gateway_url": gateway.url, "poll_interval_s": 30.0})
+        async with serving(pushed) as api:
             spec = {"kind": "agentcore", "agent_runtime_arn": ARN, "endpoint_url": emulator.url}
             payloads = [{"reward": i, "prompt": f"question {i}"} for i in range(3)]
             made = await api.submit(batch(payloads, runtime=spec, sampling_params={"temperature": 0.3}))
