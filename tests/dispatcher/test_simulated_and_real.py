@@ -2,7 +2,8 @@
 
 The simulation says in which order the agents end. The real dispatcher runs real agent processes that end when told to,
 in that order, and each is told only when the dispatcher stands where the simulated one stood: the same rollouts
-running, the same results there. Times are not compared: what waits for one (hedge, deadline, retry) is waited for.
+running, the same results there. Times are not compared: what waits for one (hedge, retry) is waited for, and the clock
+is put forward to the deadline.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import pytest
 
 from benchmarks.dispatcher.cluster import Cluster, Fate
 from benchmarks.dispatcher.simulated_batch import Outcomes, Simulation
+from rollway_dispatcher import engine
+from rollway_dispatcher.clock import Clock
 from rollway_dispatcher.retry import FIRST_DELAY_S
 from rollway_dispatcher.settings import DispatcherSettings
 from rollway_wire.batch import Policy
@@ -31,7 +34,7 @@ from tests.kit.deadlines import eventually
 Make = Callable[..., dict[str, Any]]
 Result = tuple[str, str, str | None, int]
 """Rollout, state, type of failure, attempt."""
-DEADLINE_S = 20.0
+DEADLINE_S = 900.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +128,17 @@ class Conductor:
             return not under_way and bool(stands == (turn.running, turn.results))
 
         try:
-            await eventually(there, "the same turn", 60)
+            await eventually(there, "the same turn", 150)
         except TimeoutError:
             raise AssertionError(f"before {turn}, the real dispatcher stands at {stands}") from None
+
+    async def until_running(self, who: set[str]) -> None:
+        async def there() -> bool:
+            views = await self._api.rollouts(self._batch_id)
+            running = {short(r["rollout_id"]) for r in views if r["state"] == "running"}
+            return running == who and not any(r["state"] in ("starting", "collecting") for r in views)
+
+        await eventually(there, f"{who} run", 150)
 
     async def _view(self, who: str) -> dict[str, Any]:
         return next(r for r in await self._api.rollouts(self._batch_id) if short(r["rollout_id"]) == who)
@@ -143,7 +154,7 @@ class Conductor:
                 view = await self._view(turn.who)
                 return bool(view["attempt"] > before["attempt"] or view["state"] in ("failed", "cancelled"))
 
-            await eventually(noticed, f"the death of {turn.who} is noticed", 60)
+            await eventually(noticed, f"the death of {turn.who} is noticed", 150)
             # The simulation's next turn comes after the retry is due.
             await asyncio.sleep(FIRST_DELAY_S[FailureType.AGENT_DIED] * 2 ** (before["attempt"] - 1) + 0.1)
 
@@ -151,7 +162,7 @@ class Conductor:
         load = EngineLoad(worker_id="w", running=1, waiting=100 if full else 0, kv_usage=0.5)
         self._gateway.loads = [load.model_dump()]
         asked = self._gateway.load_asked
-        await eventually(lambda: self._gateway.load_asked >= asked + 2, "the engines were asked", 60)
+        await eventually(lambda: self._gateway.load_asked >= asked + 2, "the engines were asked", 150)
 
 
 OK: Any = "ok"
@@ -210,13 +221,16 @@ SCRIPTS = {
 }  # fmt: skip
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_the_real_dispatcher_does_what_the_simulated_one_does(
     settings: DispatcherSettings, batch: Make, gateway: ScriptedGateway, tmp_path: Path, runs_dir: Path,
-    state_path: Path, name: str,
+    state_path: Path, name: str, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     script = SCRIPTS[name]
+    clock, ahead_s = Clock.now, [0.0]
+    monkeypatch.setattr(Clock, "now", lambda self: clock(self) + ahead_s[0])
+    monkeypatch.setattr(engine, "IDLE_S", 0.5)  # however far away it thinks that the deadline is
     turns, expected = simulated(script)
     assert (len(turns[0].running), expected.sessions) == (script.begun, script.starts)
     assert {short(r): kind for r, _, kind, _ in expected.results if kind} == script.lost
@@ -230,13 +244,17 @@ async def test_the_real_dispatcher_does_what_the_simulated_one_does(
                 limits={"max_attempts": script.max_attempts},
             )
         )  # fmt: skip
-        await Conductor(api, made["batch_id"], orders, gateway).play(turns)
+        conductor = Conductor(api, made["batch_id"], orders, gateway)
+        await conductor.play(turns)
+        if "deadline_s" in script.policy:
+            await conductor.until_running({r for r, why in script.lost.items() if why == "timed_out"})
+            ahead_s[0] = script.policy["deadline_s"]
         results = await api.results(made["batch_id"])
 
         async def all_stopped() -> bool:
             return (await api.http.get("/v1/sessions")).json() == [] and not agent_pids(state_path)
 
-        await eventually(all_stopped, "every session is stopped", 60)
+        await eventually(all_stopped, "every session is stopped", 150)
     agree(expected, results)
     assert Counter(runs(runs_dir).values()) == {1: expected.sessions}, "as many starts, and each agent ran once"
 
@@ -274,7 +292,7 @@ async def test_a_runtime_over_its_quota_delays_starts_and_neither_loses_nor_doub
         async def none_left() -> bool:
             return not await sessions(cloud)
 
-        await eventually(none_left, "every session is stopped", 60)
+        await eventually(none_left, "every session is stopped", 150)
     assert sorted(seen(results)) == sorted((short(r), *rest) for r, *rest in made.results)
     assert {r[1:] for r in seen(results)} == {("succeeded", None, 1)}
     assert made.sessions == len(runs(runs_dir)) == 8
