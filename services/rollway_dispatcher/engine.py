@@ -52,6 +52,7 @@ log = structlog.get_logger()
 DISK_RETRY_S = 1.0
 PURGE_EVERY_S = 3600.0
 IDLE_S = 60.0
+LISTENS_EVERY_S = 1.0
 LAUNCHED_AT_ONCE = 8
 """Effects begun in one turn of the loop: the first part of each is a millisecond of work, and agents wait beside it."""
 
@@ -142,6 +143,7 @@ class Engine:
         async with asyncio.TaskGroup() as group:
             launcher = _Launcher(group, executor, lookout, self._scheduler, self._tasks, self._orders)
             group.create_task(self._purge(), name="purge")
+            group.create_task(self._listen(), name="listen")
             for watch in watches:
                 group.create_task(watch.run(), name="pressure")
             await self._resume(launcher)
@@ -201,6 +203,7 @@ class Engine:
                     await self._wake.wait()
         self._wake.clear()
         now = self._clock.now()
+        self._scheduler.listens(now)  # after a pause of ours the other that says so may come second
         self._told_at = [told_at for _, told_at in self._news]
         while self._news:
             news, _ = self._news.popleft()
@@ -251,6 +254,11 @@ class Engine:
         for batch_id in [b for b in self._orders if b not in self._scheduler.batches]:
             del self._orders[batch_id]
             self._broken.discard(batch_id)
+
+    async def _listen(self) -> None:
+        while True:
+            self._scheduler.listens(self._clock.now())
+            await asyncio.sleep(LISTENS_EVERY_S)
 
     async def _purge(self) -> None:
         while True:

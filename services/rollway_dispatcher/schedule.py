@@ -58,6 +58,14 @@ class Scheduler(BatchRules):
         self.known: set[str] = set()
         """Batches that are or were worked on here, but for those that others have taken over."""
         self._next_scan = 0.0
+        self._listened_at = self._listening_since = 0.0
+
+    def listens(self, now: float) -> None:
+        """Pushes can come in; to be said every second. After a pause of our own (a stopped process, a frozen machine)
+        what was pushed meanwhile is still to be read: silence counts anew."""
+        if now - self._listened_at > self._patience.heartbeat_window_s / 4 + 1:
+            self._listening_since = now
+        self._listened_at = now
 
     def step(self, now: float) -> Step:
         """Find what is overdue, admit what fits, and hand out all that came of this and of the news since last time."""
@@ -278,7 +286,8 @@ class Scheduler(BatchRules):
     def _session_due(self, r: Rollout, now: float) -> None:
         limit = self.batches[r.batch_id].order.limits.rollout_timeout_s
         time_up = (r.invoked_at or now) + limit
-        silent = r.heard_at + self._patience.heartbeat_window_s if r.reports else float("inf")
+        heard_at = max(r.heard_at, self._listening_since)
+        silent = heard_at + self._patience.heartbeat_window_s if r.reports else float("inf")
         if now >= time_up:
             failure = Failure(type=FailureType.TIMED_OUT, message=f"no result within {limit:g} s")
         elif now >= silent:

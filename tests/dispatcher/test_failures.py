@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from rollway_dispatcher import engine
+from rollway_dispatcher.clock import Clock
 from rollway_dispatcher.runtimes.processes import LocalProcess
 from rollway_dispatcher.runtimes.runtime import StartError
 from rollway_dispatcher.settings import DispatcherSettings
@@ -147,6 +149,30 @@ async def test_a_frozen_agent_that_used_to_report_is_dead_after_a_window_of_sile
         assert float(silent[1]) >= noticing_silence.heartbeat_window_s - 0.05
         assert result["rollout"]["timings"]["started_at"] is not None
         await eventually(lambda: not agent_pids(state_path), "a stopped process is killed, too")
+
+
+async def test_a_pause_of_the_dispatchers_own_is_not_its_agents_silence(
+    settings: DispatcherSettings, batch: Make, state_path: Path, runs_dir: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """As after SIGSTOP and SIGCONT: the clock has gone on, and what was pushed meanwhile is still to be read."""
+    clock, ahead_s, gate = Clock.now, [0.0], tmp_path / "go"
+    monkeypatch.setattr(Clock, "now", lambda self: clock(self) + ahead_s[0])
+    monkeypatch.setattr(engine, "IDLE_S", 0.1)
+    async with serving(settings) as api:
+        payload = {"reward": 1, "reports": True, "wait_for": str(gate)}
+        made = await api.submit(batch([payload], limits={"max_attempts": 1}))
+        await api.until_state(made["batch_id"], "running", 1)
+        await has_reported(runs_dir, (await api.rollouts(made["batch_id"]))[0]["session_id"])
+        (pid,) = agent_pids(state_path)
+        os.kill(pid, signal.SIGSTOP)  # none of its pushes is read before the dispatcher looks
+        ahead_s[0] = 2 * settings.heartbeat_window_s
+        await api.results((await api.submit(batch([{"reward": 1}])))["batch_id"])
+        assert (await api.status(made["batch_id"]))["counts"] == {"running": 1}
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.to_thread(gate.touch)
+        (result,) = await api.results(made["batch_id"])
+    assert (result["rollout"]["state"], result["rollout"]["attempt"]) == ("succeeded", 1)
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,28 @@ def test_an_agent_that_reported_and_went_silent_is_suspected_and_one_that_never_
     assert desk.core.sessions[silent].state is S.RUNNING
 
 
+def test_silence_counts_anew_after_a_pause_of_the_schedulers_own() -> None:
+    desk = Desk(window=12.0)
+    desk.step(Arrived(batch_of(1, 1, rollout_timeout_s=1000)))
+    desk.run_all()
+    (session,) = (s.session_id for s in desk.starts())
+    desk.core.heard(session, desk.now)
+    desk.step(Heard(session))
+
+    def seconds(n: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for _ in range(n):
+            desk.core.listens(desk.now + 1)
+            effects += desk.step(after=1).effects
+        return effects
+
+    assert not seconds(10)
+    desk.now += 30
+    assert not seconds(12), "nobody has listened for half a minute"
+    assert [type(e) for e in seconds(1)] == [Collect]
+    assert desk.core.sessions[session].suspicion is not None
+
+
 def test_the_time_limit_counts_from_the_receipt() -> None:
     desk = Desk()
     desk.step(Arrived(batch_of(1, 1, rollout_timeout_s=50)))
