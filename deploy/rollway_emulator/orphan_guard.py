@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import TextIO
 
-from rollway_emulator.process_tree import kill_tree, signal_group
+from rollway_emulator.process_tree import kill_tree
 
 
 def guard(lines: TextIO, variable: str, prefix: str) -> None:
@@ -23,9 +23,7 @@ def guard(lines: TextIO, variable: str, prefix: str) -> None:
             groups.add(group)
         else:
             groups.discard(group)
-    for group in groups:
-        signal_group(group, signal.SIGKILL)
-    kill_tree(None, variable, prefix)
+    kill_tree(groups, variable, prefix)
 
 
 if __name__ == "__main__":

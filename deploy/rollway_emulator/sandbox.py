@@ -78,7 +78,7 @@ class Sandbox:
                     await self.process.wait()
             except TimeoutError:
                 pass
-        await asyncio.to_thread(kill_tree, self.group, MARKER_VARIABLE, self.marker)
+        await asyncio.to_thread(kill_tree, {self.group}, MARKER_VARIABLE, self.marker)
         await self.process.wait()
 
 
