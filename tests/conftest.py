@@ -96,7 +96,7 @@ def tasks_are_owned(request: pytest.FixtureRequest) -> None:
 async def task_census() -> AsyncIterator[None]:
     before = asyncio.all_tasks()
     yield
-    for _ in range(100):
+    for _ in range(1000):
         left = asyncio.all_tasks() - before - {asyncio.current_task()}
         if not left:
             return
