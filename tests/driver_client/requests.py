@@ -5,8 +5,8 @@ from __future__ import annotations
 from rollway_driver.client import RetryPolicy
 from rollway_wire.batch import BatchRequest, Group, HttpRuntime
 
-QUICK = RetryPolicy(deadline_s=30.0, first_wait_s=0.01, max_wait_s=0.1)
-"""Retries soon, so that tests are short."""
+QUICK = RetryPolicy(deadline_s=90.0, first_wait_s=0.01, max_wait_s=0.1)
+"""Retries soon, so that tests are short, for longer than a service takes to start on a busy machine."""
 IMPATIENT = RetryPolicy(deadline_s=0.0)
 RUNTIME = HttpRuntime(urls=["http://127.0.0.1:9"])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
 from array import array
@@ -37,6 +36,7 @@ from rollway_wire.ids import new_batch_id, new_session_id
 from rollway_wire.problems import Conflict, NotFound, RollwayError
 from rollway_wire.tokens import Ledger, Sequence, Trajectory, Turn
 from tests.kit.deadlines import until
+from tests.kit.ports import HeldPort, hold
 
 POLL_S = 0.01
 Fault = Callable[[Response], Response]
@@ -149,21 +149,21 @@ class ScriptedDispatcher:
         """Result polls being held open."""
         self.faults: dict[str, deque[Fault]] = {"submit": deque(), "results": deque(), "cancel": deque()}
         self.on_batch: Callable[[ScriptedBatch], None] = lambda _: None
-        self.slow_submit_s = 0.0
-        self._port = 0
+        self.submitting = 0
+        """Batches that were posted and are not taken yet: as many as come while ``takes_batches`` is not set."""
+        self.takes_batches = threading.Event()
+        self.takes_batches.set()
+        self._held = HeldPort()
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return self._held.url
 
     def start(self) -> None:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("127.0.0.1", self._port))
-        self._port = sock.getsockname()[1]
+        sock = hold(self._held.number)
         config = uvicorn.Config(
             _app(self), log_level="critical", ws="none", lifespan="off", timeout_graceful_shutdown=5
         )
@@ -176,6 +176,13 @@ class ScriptedDispatcher:
         assert self._server is not None and self._thread is not None
         self._server.should_exit = True
         self._thread.join()
+
+    def close(self) -> None:
+        """Stop it for good."""
+        self.takes_batches.set()
+        if not self.stopping:
+            self.stop()
+        self._held.close()
 
     @property
     def stopping(self) -> bool:
@@ -220,7 +227,12 @@ def _app(script: ScriptedDispatcher) -> FastAPI:
     @app.post("/v1/batches")
     async def submit(request: Request) -> Response:
         body = await request.body()
-        await asyncio.sleep(script.slow_submit_s)
+        script.submitting += 1
+        try:
+            while not script.takes_batches.is_set():  # noqa: ASYNC110 - set by a test in another thread
+                await asyncio.sleep(POLL_S)
+        finally:
+            script.submitting -= 1
         batch = script.post(request.headers["idempotency-key"], body)
         return script.faulty("submit", _json(batch.status()))
 
@@ -286,5 +298,4 @@ def scripted_dispatcher() -> Iterator[ScriptedDispatcher]:
     try:
         yield script
     finally:
-        if not script.stopping:
-            script.stop()
+        script.close()

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from rollway_driver.client import AsyncDispatcherClient, DamagedAnswer, DispatcherClient, RetryPolicy
+from rollway_driver.client.retry import Attempts
 from rollway_wire.problems import BadGateway, BadRequest, Conflict, GatewayTimeout, NotFound, Unavailable
 from tests.driver_client.requests import IMPATIENT, QUICK, a_request
 from tests.driver_client.scripted_dispatcher import ScriptedDispatcher, cut_off, torn, unwell, web_page
@@ -134,17 +135,20 @@ def test_an_unreachable_dispatcher_is_named_after_the_deadline(script: ScriptedD
         begun = time.monotonic()
         with pytest.raises(Unavailable):
             client.health()
-        assert 0.3 <= time.monotonic() - begun < 20
+        assert 0.3 <= time.monotonic() - begun < 60, "not the default deadline of two minutes"
 
 
 def test_an_answer_that_never_comes_is_a_gateway_timeout(script: ScriptedDispatcher, monkeypatch) -> None:
-    monkeypatch.setattr("rollway_driver.client.dispatcher_calls.ANSWER_TIMEOUT_S", 0.2)
-    script.slow_submit_s = 0.0
+    answers = threading.Event()
     with DispatcherClient(script.url, retry=IMPATIENT) as client:
         batch_id = client.submit(a_request()).batch_id
-        script.faults["results"].append(lambda answer: (time.sleep(1.0), answer)[1])
-        with pytest.raises(GatewayTimeout, match="no answer in time"):
-            client.results(batch_id, wait_s=0)
+        script.faults["results"].append(lambda answer: (answers.wait(), answer)[1])
+        monkeypatch.setattr("rollway_driver.client.dispatcher_calls.ANSWER_TIMEOUT_S", 0.2)
+        try:
+            with pytest.raises(GatewayTimeout, match="no answer in time"):
+                client.results(batch_id, wait_s=0)
+        finally:
+            answers.set()
 
 
 def test_a_redirect_is_not_followed() -> None:
@@ -239,11 +243,13 @@ async def test_a_cancelled_poll_closes_its_connection(script: ScriptedDispatcher
         assert not script.batches[batch_id].cancelled
 
 
-async def test_a_cancel_while_waiting_to_retry_ends_at_once(script: ScriptedDispatcher) -> None:
+async def test_a_cancel_while_waiting_to_retry_ends_at_once(script: ScriptedDispatcher, monkeypatch) -> None:
+    failed, after = asyncio.Event(), Attempts.after
+    monkeypatch.setattr(Attempts, "after", lambda self, error: (failed.set(), after(self, error))[1])
     script.stop()
     async with AsyncDispatcherClient(script.url, retry=RetryPolicy(first_wait_s=60, max_wait_s=60)) as client:
         asking = asyncio.create_task(client.health())
-        await asyncio.sleep(0.2)
+        await failed.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking

@@ -18,6 +18,7 @@ from rollway_wire.ids import new_session_id
 from rollway_wire.problems import NotFound, Unauthorized, Unavailable
 from tests.gateway.conftest import RunningGateway, running_gateway
 from tests.kit.deadlines import eventually
+from tests.kit.ports import HeldPort
 from tests.kit.scripted_engine import Reply, ScriptedEngine
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -94,9 +95,8 @@ async def test_a_step_with_two_gateways(two: list[RunningGateway], engine: Scrip
 async def test_one_that_does_not_do_it_is_named_and_it_may_be_said_again(engine: ScriptedEngine) -> None:
     async with AsyncExitStack() as stack:
         well = await stack.enter_async_context(running_gateway(admin_key=KEY))
-        async with running_gateway(admin_key=KEY) as gone:
-            pass
-        async with _trainer([well, gone]) as trainer:
+        gone = stack.enter_context(HeldPort())
+        async with AsyncGateways([well.url, gone.url], api_key=KEY, retry=AT_ONCE) as trainer:
             for ask in (
                 lambda: trainer.add_worker(WorkerSpec(url=engine.url), "train"),
                 lambda: trainer.open_pool("train", 3),

@@ -262,9 +262,9 @@ def test_past_the_long_polls_rollouts_take_turns(client: RolloutClient, script, 
 
 
 def test_no_thread_per_future(client: RolloutClient, script: ScriptedDispatcher) -> None:
-    before = {t.name for t in threading.enumerate()}
+    before = set(threading.enumerate())
     futures = [client.invoke({}) for _ in range(20)]
-    new = [t.name for t in threading.enumerate() if t.name not in before and not t.name.startswith("AnyIO")]
+    new = [t.name for t in threading.enumerate() if t not in before and not t.name.startswith("AnyIO")]
     assert new == ["rollway-collector"]
     for future in futures:
         future.cancel()
@@ -326,9 +326,28 @@ async def test_cancelling_a_waiting_task_leaves_the_rollout(client: RolloutClien
 
 async def test_cancelling_an_invocation_stops_what_it_started(client: RolloutClient, script) -> None:
     """Cancelled before, during and after the POST: no batch runs on that nobody holds a future of."""
-    script.slow_submit_s = 0.2
-    for delay in (0.0, 0.1, 0.19, 0.2, 0.21):
+    starting = asyncio.ensure_future(client.invoke_async({}))
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    script.takes_batches.clear()
+    starting = asyncio.ensure_future(client.invoke_async({}))
+    await eventually(lambda: script.submitting, "it is being posted")
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    script.takes_batches.set()
+    for delay in (
+        0.0,
+        0.002,
+        0.004,
+        0.008,
+        0.016,
+        0.032,
+    ):  # whatever it finds then: before, while or after it is answered
+        posts = script.posts
         starting = asyncio.ensure_future(client.invoke_async({}))
+        await eventually(lambda posts=posts: script.posts > posts or script.submitting, "it is posted")
         await asyncio.sleep(delay)
         starting.cancel()
         try:
@@ -336,7 +355,7 @@ async def test_cancelling_an_invocation_stops_what_it_started(client: RolloutCli
         except asyncio.CancelledError:
             continue
         await future.cancel_async()
-    await eventually(lambda: len(script.batches) >= 4, "the posts arrived")
+    await eventually(lambda: len(script.batches) == 7, "the posts arrived")
     await eventually(lambda: all(b.cancelled for b in script.batches.values()), "each was stopped")
 
 

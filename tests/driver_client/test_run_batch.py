@@ -142,16 +142,17 @@ async def test_async_items_come_in_order_of_finishing(client: RolloutClient, scr
 
 async def test_cancelling_the_iteration_before_its_batch_is_known_stops_it(client: RolloutClient, script) -> None:
     """While posting: the batch is stopped, nobody could name it. While polling: it goes on, `cancel_async` stops it."""
-    script.slow_submit_s = 0.3
+    script.takes_batches.clear()
 
     async def run(result: AsyncBatchResult) -> list:
         return [item async for item in result]
 
     running = asyncio.ensure_future(run(client.run_batch_async(PAYLOADS, 5)))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: script.submitting, "the batch is posted and not taken")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    script.takes_batches.set()
     await eventually(lambda: script.batches and all(b.cancelled for b in script.batches.values()), "it was stopped")
 
     result = client.run_batch_async(PAYLOADS, 5)

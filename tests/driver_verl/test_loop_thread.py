@@ -26,7 +26,7 @@ def test_closing_cancels_what_runs_and_leaves_no_thread() -> None:
             ended.set()
 
     loop.start(forever())
-    assert begun.wait(10)
+    assert begun.wait(60)
     loop.close()
     assert ended.is_set() and not threads() and loop.failure is None
     loop.close()

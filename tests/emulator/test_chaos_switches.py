@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -70,10 +72,16 @@ def test_fail_start_is_a_runtime_client_error_that_names_its_cause(emulator: Emu
     emulator.stop(session_id)
 
 
-def test_crash_loses_the_whole_container_after_its_time(emulator: Emulator) -> None:
-    emulator.set_chaos(crash={"after_s": 0.5})
+def test_crash_loses_the_whole_container_after_its_time(start_emulator: StartEmulator, tmp_path: Path) -> None:
+    """Counted from its readiness, when its family is there; whoever calls it meanwhile is told."""
+    note = tmp_path / "family"
+    agent = scripted_agent(env={"FAMILY_NOTE": str(note)}, chaos={"crash": {"after_s": 0.5}})
+    emulator = start_emulator(agents=[agent])
     session_id = new_session_id()
-    pids = emulator.invoke(session_id, do="family")["pids"]
+    with pytest.raises(emulator.client.exceptions.RuntimeClientError, match="crashed"):
+        emulator.invoke(session_id, do="hang")
+    pids = json.loads(note.read_text())
+    assert len(pids) == 4
     wait_dead(pids)
     assert emulator.wait_ended(session_id)["reason"] == "crashed"
 
@@ -84,9 +92,15 @@ def test_never_answer_leaves_the_caller_to_its_own_timeout(start_emulator: Start
     session_id = new_session_id()
     with sdk_client(emulator.service.url, read_timeout=1) as impatient, pytest.raises(ReadTimeoutError):
         impatient.invoke_agent_runtime(agentRuntimeArn=ARN, runtimeSessionId=session_id, payload=b"{}")
+    until(lambda: '"status": 499' in emulator.service.logs(), "the emulator has seen the caller leave")
+
+    def waits() -> bool:
+        view = emulator.active(session_id) or {}
+        return (view.get("state"), view.get("calls_in_flight")) == ("ready", 1)
+
     with ThreadPoolExecutor(1) as pool:
         patient = pool.submit(emulator.invoke, session_id)
-        until(lambda: (emulator.active(session_id) or {})["calls_in_flight"] == 1, "only the patient call waits")
+        until(waits, "only the patient call waits, of a container that could answer")
         emulator.stop(session_id)
         with pytest.raises(emulator.client.exceptions.RuntimeClientError, match="stop"):
             patient.result(30)

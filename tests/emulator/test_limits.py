@@ -73,7 +73,8 @@ def test_past_the_session_quota_only_known_sessions_are_served(start_emulator: S
 
 
 def _idle(start_emulator: StartEmulator, **changes: float) -> Emulator:
-    return start_emulator(**{"idle_timeout_s": 1.0, "ping_interval_s": 0.1, **changes})
+    # A ping that is given up would count as idle, and a container may be held up for longer than the idle time.
+    return start_emulator(**{"idle_timeout_s": 1.0, "ping_interval_s": 0.1, "ping_timeout_s": 30.0, **changes})
 
 
 def test_an_idle_session_is_ended_with_all_its_processes(start_emulator: StartEmulator) -> None:
@@ -117,10 +118,15 @@ def test_a_call_in_flight_is_not_idle(start_emulator: StartEmulator, tmp_path: P
 
 
 def test_the_lifetime_ends_a_session_that_is_busy(start_emulator: StartEmulator) -> None:
-    emulator = start_emulator(lifetime_s=1.5, ping_interval_s=0.1)
+    """By its own word and by a call in flight, which is told why."""
+    emulator = start_emulator(
+        agents=[scripted_agent(env={"PING": "HealthyBusy"})], lifetime_s=1.5, ping_interval_s=0.1, ping_timeout_s=30
+    )
     session_id = new_session_id()
-    emulator.invoke(session_id, do="ping", status="HealthyBusy")
-    assert emulator.wait_ended(session_id)["reason"] == "lifetime"
+    with pytest.raises(emulator.client.exceptions.RuntimeClientError, match="lifetime"):
+        emulator.invoke(session_id, do="hang")
+    ended = emulator.wait_ended(session_id)
+    assert (ended["reason"], ended["ping"]) == ("lifetime", "HealthyBusy")
 
 
 def test_a_container_that_keeps_silent_is_given_up(start_emulator: StartEmulator) -> None:

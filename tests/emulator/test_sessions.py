@@ -120,7 +120,8 @@ def test_stop_breaks_a_call_in_flight(emulator: Emulator) -> None:
     session_id = new_session_id()
     with ThreadPoolExecutor(1) as pool:
         hanging = pool.submit(emulator.invoke, session_id, do="hang")
-        until(lambda: (emulator.active(session_id) or {}).get("state") == "ready", "the container is called")
+        log = emulator.state_dir / "sessions" / session_id / "container.log"
+        until(lambda: log.exists() and "invoked" in log.read_text(), "the container is called")
         emulator.stop(session_id)
         with pytest.raises(emulator.client.exceptions.RuntimeClientError, match="stop"):
             hanging.result(30)

@@ -128,6 +128,8 @@ def test_a_batch_cancelled_at_the_dispatcher_is_made_up_by_the_next_run(stack: S
     started = spawn(stack.folder, *arguments, **there)
     kept = stack.folder / "tasks.results.jsonl.run" / "results.jsonl"
     until(lambda: kept.exists() and len(kept.read_text().splitlines()) == 2, "two are kept", 90)
+    with DispatcherClient(stack.dispatcher.url) as client:
+        until(lambda: [s.state for s in client.sessions()] == ["running"], "the others' sessions are gone", 60)
     listed, said = finish(spawn(stack.folder, "sessions", **there))
     assert listed == 0 and "running" in said and "late/0" in said
     ended, said = finish(spawn(stack.folder, "sessions", "stop", "--all", **there))
@@ -137,6 +139,8 @@ def test_a_batch_cancelled_at_the_dispatcher_is_made_up_by_the_next_run(stack: S
     go.touch()
     assert finish(spawn(stack.folder, *arguments, "--resume", **there))[0] == 0
     assert len((stack.folder / "tasks.results.jsonl").read_text().splitlines()) == 3
+    with DispatcherClient(stack.dispatcher.url) as client:
+        until(lambda: not client.sessions(), "the last session is gone", 60)
     assert "no sessions" in finish(spawn(stack.folder, "sessions", **there))[1]
 
 

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-STATE: dict[str, Any] = {"ping": "Healthy", "calls": 0}
+STATE: dict[str, Any] = {"ping": os.environ.get("PING", "Healthy"), "calls": 0}
 SLEEPER = "import time; time.sleep(600)"
 
 
@@ -72,16 +72,7 @@ class Container(BaseHTTPRequestHandler):
         self.send_json(200, {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": os.environ["TMPDIR"]})
 
     def do_family(self, wish: dict[str, Any], body: bytes) -> None:
-        """A child, a grandchild, and a child that left the process group."""
-        nested = (
-            f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {SLEEPER!r}]);"
-            "print(p.pid, flush=True); p.wait()"
-        )
-        parent = subprocess.Popen([sys.executable, "-c", nested], stdout=subprocess.PIPE, text=True)
-        escaped = subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True)
-        assert parent.stdout is not None
-        grandchild = int(parent.stdout.readline())
-        self.send_json(200, {"pids": [os.getpid(), parent.pid, grandchild, escaped.pid]})
+        self.send_json(200, {"pids": family()})
 
     def do_ping(self, wish: dict[str, Any], body: bytes) -> None:
         STATE["ping"] = wish["status"]
@@ -127,6 +118,19 @@ class Container(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
 
+def family() -> list[int]:
+    """This process, a child, a grandchild, and a child that left the process group."""
+    nested = (
+        f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {SLEEPER!r}]);"
+        "print(p.pid, flush=True); p.wait()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", nested], stdout=subprocess.PIPE, text=True)
+    escaped = subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True)
+    assert parent.stdout is not None
+    grandchild = int(parent.stdout.readline())
+    return [os.getpid(), parent.pid, grandchild, escaped.pid]
+
+
 def on_sigterm(number: int, frame: Any) -> None:
     if STATE.get("ignore"):
         return
@@ -136,5 +140,7 @@ def on_sigterm(number: int, frame: Any) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, on_sigterm)
+    if note := os.environ.get("FAMILY_NOTE"):  # before /ping can be answered
+        Path(note).write_text(json.dumps(family()))
     print(f"container {os.getpid()} serves on {os.environ['PORT']}", flush=True)
     ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Container).serve_forever()
