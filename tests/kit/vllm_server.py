@@ -12,7 +12,6 @@ import contextlib
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import httpx
 
+from rollway_local.stack import free_port
 from tests.kit.engine_brake import ARGUMENTS as BRAKED
 from tests.kit.engine_brake import EngineBrake
 
@@ -101,8 +101,7 @@ def running_vllm(folder: Path, *extra: str, model: str = "tiny", path: Path | No
         RuntimeError: it ended or was not healthy in time; the message ends with its log.
     """
     path = path or made_model(model, folder)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     log, brake = folder / "vllm.log", EngineBrake(folder)
     command = [
         str(trainer_python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(path), "--port", str(port),
