@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import statistics
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from benchmarks.gateway import baseline, machine
 from benchmarks.gateway.process import Process
 from benchmarks.gateway.table import markdown
 from rollway_dispatcher.lag import WINDOW_S
+from rollway_kit.serve import bind
 
 BUCKET = "results"
 COLUMNS = {
@@ -43,11 +43,22 @@ COLUMNS = {
 HEARTBEAT_S = 5.0
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
+class Ports:
+    """One for each of these, by name, which nobody else is given until they are closed."""
+
+    def __init__(self, *names: str) -> None:
+        self._held = {name: bind("127.0.0.1", 0) for name in names}
+
+    def __getitem__(self, name: str) -> int:
+        port: int = self._held[name].getsockname()[1]
         return port
+
+    def url(self, name: str) -> str:
+        return f"http://127.0.0.1:{self[name]}"
+
+    def close(self) -> None:
+        for sock in self._held.values():
+            sock.close()
 
 
 def percentile(values: list[float], p: float) -> float:
@@ -75,8 +86,8 @@ class Scene:
     """The three processes of one run."""
 
     def __init__(self, folder: Path, cores: machine.Cores) -> None:
-        self._ports = {name: free_port() for name in ("s3", "sleepers", "dispatcher")}
-        s3 = f"http://127.0.0.1:{self._ports['s3']}"
+        self._ports = Ports("s3", "sleepers", "dispatcher")
+        s3 = self._ports.url("s3")
         aws = {
             "AWS_ENDPOINT_URL_S3": s3, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x",
             "AWS_DEFAULT_REGION": "us-east-1",
@@ -103,7 +114,7 @@ class Scene:
         self.dispatcher = run("dispatcher", "rollway_dispatcher", cores.subject, {**aws, **ours})
 
     def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self._ports[name]}"
+        return self._ports.url(name)
 
     async def ready(self, http: aiohttp.ClientSession) -> None:
         for name, path in (("s3", "/_counts"), ("sleepers", "/ping")):
@@ -119,15 +130,18 @@ class Scene:
     def stop(self) -> None:
         for process in (self.dispatcher, self.sleepers, self.s3):
             process.stop()
+        self._ports.close()
 
 
-def request(scene: Scene, n: int, sleep_s: float, *, pushes: bool) -> dict[str, Any]:
-    """Groups of eight; the agents end evenly over the second half of the time."""
+def request(scene: Scene, n: int, sleep_s: float, *, pushes: bool, together: bool) -> dict[str, Any]:
+    """Groups of eight; the agents end evenly over the second half of the time, or once all of them run, if that is
+    later and ``together``."""
     groups = []
     for i in range(-(-n // 8)):
         size = min(8, n - 8 * i)
         spread = sleep_s * (0.5 + 0.5 * (i * 8 / n))
-        groups.append({"group_id": f"g{i}", "n": size, "payload": {"sleep_s": spread, "pushes": pushes}})
+        payload = {"sleep_s": spread, "pushes": pushes, "together": n if together else 0}
+        groups.append({"group_id": f"g{i}", "n": size, "payload": payload})
     runtime = {"kind": "http", "urls": [scene.url("sleepers")], "sessions_per_url": n}
     return {"groups": groups, "runtime": runtime, "capture": None, "limits": {"rollout_timeout_s": 3600}}
 
@@ -150,7 +164,9 @@ class Pulse:
             await asyncio.sleep(0.5)
 
 
-async def measure(n: int, sleep_s: float, cores: machine.Cores, *, pushes: bool = True) -> dict[str, Any]:
+async def measure(
+    n: int, sleep_s: float, cores: machine.Cores, *, pushes: bool = True, together: bool = False
+) -> dict[str, Any]:
     """One run. Binds this process to the core of what runs beside the dispatcher."""
     with tempfile.TemporaryDirectory() as folder:
         scene = Scene(Path(folder), cores)
@@ -159,19 +175,20 @@ async def measure(n: int, sleep_s: float, cores: machine.Cores, *, pushes: bool 
             timeout = aiohttp.ClientTimeout(total=None)
             async with aiohttp.ClientSession(timeout=timeout) as http:
                 await scene.ready(http)
-                return await _run(scene, http, n, sleep_s, pushes=pushes)
+                return await _run(scene, http, request(scene, n, sleep_s, pushes=pushes, together=together))
         finally:
             scene.stop()
 
 
-async def _run(scene: Scene, http: aiohttp.ClientSession, n: int, sleep_s: float, *, pushes: bool) -> dict[str, Any]:
+async def _run(scene: Scene, http: aiohttp.ClientSession, asked: dict[str, Any]) -> dict[str, Any]:
+    n, pushes = sum(group["n"] for group in asked["groups"]), asked["groups"][0]["payload"]["pushes"]
     await scene.dispatcher.settle()
     scene.dispatcher.forget_peak()
     memory, cpu, beside, began = scene.dispatcher.resident(), scene.dispatcher.cpu_s(), scene.beside_s(), time.time()
     pulse = Pulse()
     base = scene.url("dispatcher")
     watching = asyncio.create_task(pulse.watch(http, f"{base}/health"), name="health")
-    async with http.post(f"{base}/v1/batches", json=request(scene, n, sleep_s, pushes=pushes)) as answer:
+    async with http.post(f"{base}/v1/batches", json=asked) as answer:
         answer.raise_for_status()
         batch = (await answer.json())["batch_id"]
     kept = await _kept(scene, http, n, base, batch)
@@ -239,6 +256,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="100,500,1000,2500,5000")
     parser.add_argument("--sleep", type=float, default=90.0, help="seconds that the longest agent sleeps (90)")
     parser.add_argument("--silent", default="1000", help="sizes at which agents never report, so that listing notices")
+    parser.add_argument("--together", action="store_true", help="no agent ends before all of them have run at once")
     parser.add_argument("--record", action="store_true", help="write the run to baselines/scale.json")
     args = parser.parse_args()
     rows, cores, described = [], machine.cores(), machine.described()
@@ -246,7 +264,7 @@ def main() -> None:
     sizes += [(int(n), False) for n in args.silent.split(",") if n]
     for n, pushes in sizes:
         print(f"{n} rollouts", file=sys.stderr, flush=True)
-        rows.append(uvloop.run(measure(n, args.sleep, cores, pushes=pushes)))
+        rows.append(uvloop.run(measure(n, args.sleep, cores, pushes=pushes, together=args.together)))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     content = {"machine": described, "rows": rows}
     print(text(content))

@@ -25,7 +25,7 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from benchmarks.dispatcher.scale import BUCKET, free_port, percentile, until_up
+from benchmarks.dispatcher.scale import BUCKET, Ports, percentile, until_up
 from benchmarks.gateway import baseline, machine
 from benchmarks.gateway.environments import interpreter
 from benchmarks.gateway.process import Process
@@ -50,7 +50,7 @@ class Scene:
 
     def __init__(self, folder: Path, tps: float) -> None:
         self.folder, self._cores = folder, machine.cores()
-        self.ports = {name: free_port() for name in ("s3", "emulator", "dispatcher")}
+        self.ports = Ports("s3", "emulator", "dispatcher")
         self.environment = {
             "AWS_ENDPOINT_URL_S3": self.url("s3"), "AWS_ENDPOINT_URL_BEDROCK_AGENTCORE": self.url("emulator"),
             "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-west-2",
@@ -75,7 +75,7 @@ class Scene:
         self.subjects: list[Process] = []
 
     def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.ports[name]}"
+        return self.ports.url(name)
 
     def _run(self, name: str, command: list[str], core: int, env: dict[str, str], *, pipe: bool = False) -> Process:
         root = HERE.parents[1]
@@ -96,6 +96,7 @@ class Scene:
     def stop(self) -> None:
         for process in (*reversed(self.subjects), *reversed(self._beside)):
             process.stop()
+        self.ports.close()
 
 
 async def measure(client: str, sleeps: list[float], tps: float) -> dict[str, Any]:

@@ -5,7 +5,8 @@
 It keeps the shim's contract towards the dispatcher: a receipt at once; ``started``, heartbeats and ``done`` to the
 address in ``_rollout``, each on a connection of its own, as the shim sends them; the result in S3 before ``done``. The
 result says when the agent began to save it (``done_at``, Unix seconds). A payload's ``sleep_s`` says how long it
-sleeps; ``pushes: false`` makes it an agent that never reports. Sockets and timers alone, no library and no task an
+sleeps; ``pushes: false`` makes it an agent that never reports; ``together: n`` has it go on until n have run at once.
+Sockets and timers alone, no library and no task an
 agent: what it costs is taken from what is measured beside it.
 
 GET /counts answers ``{"invocations": n, "together": n, "late_s": x}``: how many ever ran at once, and how far this
@@ -29,6 +30,8 @@ import uvloop
 
 SESSION = b"x-amzn-bedrock-agentcore-runtime-session-id"
 S3_CONNECTIONS = 32
+LOOK_AGAIN_S = 1.0
+"""Whether enough have run at once."""
 CLOCK_S = 0.002
 """The loop's clock is this coarse: a timer may be early by it."""
 
@@ -90,6 +93,7 @@ class Agent:
         self._config = payload["_rollout"]
         self._report = self._config.get("report") if payload.get("pushes", True) else None
         self._until = sleepers.loop.time() + payload["sleep_s"]
+        self._together: int = payload.get("together", 0)
         if self._report:
             self._beat("started")
         else:
@@ -101,9 +105,14 @@ class Agent:
 
     def _wake(self) -> None:
         self._all.late_s = max(self._all.late_s, self._all.loop.time() - self._due)
-        if self._report is None or self._all.loop.time() >= self._until - CLOCK_S:
+        if self._report is not None and self._all.loop.time() < self._until - CLOCK_S:
+            self._beat("heartbeat")
+        elif self._all.together >= self._together:
             self._save()
+        elif self._report is None:
+            self._rest(LOOK_AGAIN_S)
         else:
+            self._until = self._all.loop.time() + self._report["interval_s"]
             self._beat("heartbeat")
 
     def _beat(self, event: str) -> None:

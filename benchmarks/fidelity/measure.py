@@ -21,7 +21,8 @@ from benchmarks.gateway import machine
 from benchmarks.gateway.bench import up
 from benchmarks.gateway.environments import ROOT
 from benchmarks.gateway.process import Process
-from benchmarks.gateway.subjects import Launch, free_port
+from benchmarks.gateway.subjects import Launch
+from rollway_kit.serve import bind
 
 
 @dataclass
@@ -61,8 +62,9 @@ async def measure(compared: Compared, folder: Path, seeds: int) -> Measured:
     engine: ScriptedEngine = await serving(folder)
     work = Path(tempfile.mkdtemp(prefix="fidelity-"))
     gateway: Process | None = None
+    held = bind("127.0.0.1", 0)  # for a program that is told a port: nobody else is given it meanwhile
     try:
-        port = free_port()
+        port = held.getsockname()[1]
         command = compared.subject.command(Launch(port, engine.url, work))
         core = machine.cores().subject
         gateway = Process(command, core=core, log=work / "log", cwd=ROOT, environment=compared.subject.environment)
@@ -80,5 +82,6 @@ async def measure(compared: Compared, folder: Path, seeds: int) -> Measured:
     finally:
         if gateway is not None:
             gateway.stop()
+        held.close()
         await engine.stop()
         shutil.rmtree(work)

@@ -18,9 +18,10 @@ import orjson
 from benchmarks.gateway.environments import ROOT, tokenizer
 from benchmarks.gateway.machine import Cores
 from benchmarks.gateway.process import Process, StartFailed
-from benchmarks.gateway.subjects import Launch, Subject, free_port
+from benchmarks.gateway.subjects import Launch, Subject
 from benchmarks.load_answers import FIRST_SEED, MODEL, Script, words
 from benchmarks.load_client import Call, LoadResult, run_load
+from rollway_kit.serve import bind
 
 START_S = 90.0
 GROUP = 8
@@ -160,6 +161,7 @@ async def running(
     """
     folder = Path(tempfile.mkdtemp(prefix=f"bench-{subject.name}-"))
     started: list[Process] = []
+    held = bind("127.0.0.1", 0)  # for a program that is told a port: nobody else is given it meanwhile
     try:
         given = ["--tokenizer", str(await asyncio.to_thread(tokenizer))] if subject.renders else []
         engine = Process(
@@ -168,7 +170,7 @@ async def running(
         )  # fmt: skip
         started.append(engine)
         engine_url = engine.first_line()
-        port = free_port()
+        port = held.getsockname()[1]
         command = subject.command(Launch(port, engine_url, folder))
         gateway = Process(
             command,
@@ -184,6 +186,7 @@ async def running(
     finally:
         for process in reversed(started):
             process.stop()
+        held.close()
         shutil.rmtree(folder)
 
 

@@ -6,7 +6,6 @@ A new way of ours (another mode, a durable journal) is one more entry in `SUBJEC
 from __future__ import annotations
 
 import shutil
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -200,12 +199,4 @@ def named(names: str | None) -> list[Subject]:
     return [known[n] for n in wanted]
 
 
-def free_port() -> int:
-    """A port that was free a moment ago, for programs that cannot be given a socket."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-__all__ = ["CHAT", "FLOOR", "ROOT", "SUBJECTS", "Launch", "Subject", "free_port", "named"]
+__all__ = ["CHAT", "FLOOR", "ROOT", "SUBJECTS", "Launch", "Subject", "named"]
