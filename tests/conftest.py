@@ -58,6 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """SIGTERM (a time limit, a cancelled job) ends the run as Ctrl-C does: fixtures end the processes they started."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: pytest.exit("terminated", returncode=143))
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # As a shell's background jobs have it; processes of tests would inherit it, and those are to see Ctrl-C.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _folder(path: Path) -> ModuleType:

@@ -63,7 +63,7 @@ def engine(services: Services) -> str:
     return str(until(lambda: started.logs().strip(), "the scripted engine's address"))
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_with_a_stack_of_its_own_to_a_parquet_file(services: Services, tmp_path: Path) -> None:
     """One command, nothing running before and nothing after: scores, pass@k, failures, tokens, and a file."""
     data = rows(tmp_path, {"id": "broken", "prompt": "", "answer": "", "act": "raise"})
