@@ -193,6 +193,7 @@ def test_the_commands_import_neither_trainer_nor_parquet_packages() -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600)
 def test_parquet_holds_the_rows_as_strings(tmp_path: Path) -> None:
     """Written and read back by the trainer's own pyarrow, for both kinds of data."""
     _write_items(tmp_path)
@@ -221,6 +222,7 @@ def test_parquet_holds_the_rows_as_strings(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600)
 def test_the_real_hub_client_out_of_reach_says_what_to_do(tmp_path: Path) -> None:
     """The real ``datasets``, pointed at a port where nothing listens."""
     done = _in_trainer(
