@@ -197,8 +197,9 @@ def _settings(service: str, values: Mapping[str, object]) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """One below those that the kernel gives away: until it is bound, nobody's connection comes by it."""
-    first = int(_GIVEN_AWAY.read_text().split()[0])
+    """One below those that the kernel gives away (Linux says which): until it is bound, nobody's connection comes by
+    it."""
+    first = int(_GIVEN_AWAY.read_text().split()[0]) if _GIVEN_AWAY.exists() else 32_768
     below = range(max(1024, first - 10_000), first)
     for port in (*random.sample(below, len(below)), 0):
         with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
