@@ -21,7 +21,7 @@ from benchmarks.gateway.size import QUICK, Numbers, Size
 from benchmarks.gateway.subjects import FLOOR, Subject, named
 from benchmarks.gateway.suites import SUITES
 
-REPEATED = ("plain", "stream", "scale")
+REPEATED = ("plain", "stream", "turns", "rendering", "scale")
 """Suites short enough to be run in every round; the others run once."""
 CHECKED = "plain,stream,memory,turns,routing,scale"
 

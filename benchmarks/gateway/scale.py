@@ -11,6 +11,7 @@ from benchmarks.load_answers import Script
 from benchmarks.load_client import Call, LoadResult, run_load
 
 IN_FLIGHT = 32
+"""At each process: what one has to do at a time is what another has, or their costs are not those of the same work."""
 
 
 async def scale(bench: Bench, size: Size) -> Numbers:
@@ -43,9 +44,8 @@ async def _load(bench: Bench, tickets: dict[str, str], payload: bytes) -> LoadRe
         at = urlsplit(base_url)
         call = Call(at.path.removesuffix("/v1") + "/v1/chat/completions", payload, bench.subject.headers(session))
         calls.setdefault(f"{at.scheme}://{at.netloc}", []).append(call)
-    each = IN_FLIGHT // len(calls)
     async with asyncio.TaskGroup() as group:
-        loads = [group.create_task(run_load(url, mine, in_flight=each)) for url, mine in calls.items()]
+        loads = [group.create_task(run_load(url, mine, in_flight=IN_FLIGHT)) for url, mine in calls.items()]
     done = [load.result() for load in loads]
     result = LoadResult(wall_s=max(d.wall_s for d in done))
     for one in done:
