@@ -1,7 +1,8 @@
 """One HTTP/1.1 connection to a worker, an answer at a time: what reading an answer costs is most of what a call costs.
 
 llhttp parses, and a read from the socket wakes the call that waits once, with no timer and no buffer between; in the
-middle of a stream not even that.
+middle of a stream not even that. Past 300 lines because one answer's life runs through the connection and what
+reads it.
 """
 
 from __future__ import annotations

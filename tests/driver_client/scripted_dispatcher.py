@@ -218,6 +218,7 @@ class ScriptedDispatcher:
 
 
 def _app(script: ScriptedDispatcher) -> FastAPI:
+    """Past 50 lines because it is all of the routes, a few lines each, over one script."""
     app = FastAPI()
 
     @app.exception_handler(RollwayError)

@@ -1,5 +1,6 @@
 """A port that stays its holder's while nobody listens there: what is killed and started again finds it free, and what
 is to be refused is refused. Several workers run tests at once, and each connection of theirs takes a port, too.
+Imports nothing of the project, as the shim's tests run where there is nothing else of it.
 """
 
 from __future__ import annotations

@@ -263,6 +263,7 @@ class ScriptedEngine:
         self, model: str = "scripted-model", fingerprint: str | None = "scripted-0", *, folder: Path | None = None,
         context: int = 100_000, thinks: bool = False, calls: str = "hermes", scale_out: bool = False,
     ) -> None:  # fmt: skip
+        """Past 50 lines because every switch of the engine stands here with what it does."""
         self.model = model
         self.folder, self.context = folder, context
         self.render: Callable[[list[dict[str, Any]]], list[int]] = (
