@@ -8,6 +8,7 @@ such folder.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from types import FrameType
@@ -92,7 +93,8 @@ def main(argv: list[str] | None = None) -> None:
         ports = {"port": sock.getsockname()[1], "admin_port": admin[0].getsockname()[1]}
         chosen = chosen.model_copy(update=ports)
     app = GatewayApp(chosen, told, collects=True)
-    garbage.collect_young_alone()
+    garbage.collect_by_hand()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time: a pool of threads costs a hop each
     sys.setswitchinterval(SWITCH_S)
     serve.run(app, chosen, service="gateway", drain_s=chosen.drain_s, sock=sock, admin=admin)
 

@@ -42,6 +42,8 @@ log = structlog.get_logger()
 
 _IN_PATH = re.compile(r"/sessions/(.+?)/v1(/.*)?", re.DOTALL)
 RESPONSES = "/responses"
+LONG_BODY = 1 << 16
+"""Bytes of a request: to read it and to plan its call are two steps then."""
 _KINDS: dict[str, Kind] = {
     "/chat/completions": "chat", "/completions": "text",
     RESPONSES: "chat", "/messages": "chat", COUNT_TOKENS: "chat",
@@ -91,8 +93,7 @@ async def _serve_in(
     if kind is None:
         await _models(gateway, session, send)
         return
-    raw = await read_body(receive, headers, gateway.settings.max_body_bytes, gateway.settings.body_timeout_s)
-    await gateway.pace.turn(len(raw))
+    raw = await read_body(gateway, headers, receive)
     if route == COUNT_TOKENS:
         await count_tokens(gateway, session, read_object(raw), send)
         return
@@ -101,9 +102,12 @@ async def _serve_in(
         exchange = dialect.open(read_object(raw), session.responses)
         written = gateway.keeping.written if route == RESPONSES else None
         raw, answer = orjson.dumps(exchange.chat), TranslatedSend(dialect, exchange, send, request_id, written)
+    ask = read_ask(kind, raw, session.sampling_params)
+    if len(raw) > LONG_BODY:
+        await gateway.pace.turn(len(raw))
     call = ModelCall(
         session=session, pool=gateway.pool(session.pool), store=gateway.store, client=gateway.connections,
-        ask=read_ask(kind, raw, session.sampling_params), raw=raw, headers=_forwarded(headers),
+        ask=ask, raw=raw, headers=_forwarded(headers),
         settings=gateway.settings, started_at=started_at, pace=gateway.pace,
         says_retry=headers.get(b"x-stainless-retry-count", b"0") not in (b"0", b""),
     )  # fmt: skip
@@ -143,7 +147,13 @@ async def _session(gateway: Gateway, session_id: str) -> Session:
         raise AgentError(503, f"{e.detail}: try again", retry_after_s=2) from e
 
 
-async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int, timeout_s: float) -> bytes:
+async def read_body(gateway: Gateway, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    """A request's body, when it is its turn to be read: to join a long one takes long already.
+
+    Raises:
+        AgentError: 413, it is too large; 408, it is not whole in time; 400, the client went away.
+    """
+    limit, timeout_s = gateway.settings.max_body_bytes, gateway.settings.body_timeout_s
     declared = headers.get(b"content-length", b"")
     too_large = AgentError(413, f"the request body is over {limit} bytes")
     if declared.isdigit() and int(declared) > limit:
@@ -164,6 +174,7 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int, t
         more = message.get("more_body", False)
         if size > limit:
             raise too_large
+    await gateway.pace.turn(size)
     return b"".join(parts)
 
 

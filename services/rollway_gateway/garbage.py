@@ -1,12 +1,13 @@
-"""Garbage collection of the gateway's process: a little of what is young at a time, and all of it when nobody waits.
+"""Garbage collection of the gateway's process: when nobody waits, and otherwise hardly ever.
 
-Sessions are many long-lived objects, and calls leave no cycles. With Python's own thresholds and 1,000 calls in flight,
-walking all of them took a quarter of the CPU of every call and stopped the loop for 400 ms at a time. What is young is
-walked in one go, too: 1 to 2 microseconds of a stopped loop for each object. One answer read is some hundred objects
-that die with it, so that looking every 700, as Python does, is work for nothing.
+Sessions are many long-lived objects, and calls leave no cycles (`tests/gateway/test_garbage.py`). Python looks for some
+when there are so many more objects, and walks all that it has not walked before. With 1,000 calls in flight, whose
+objects become no more, a look came rarely and stopped the loop for 145 ms; looks at everything took a quarter of every
+call's CPU. So it looks at nothing by itself here.
 
-Failures may leave cycles (an exception knows its frames, and a frame the exception). They wait for a moment without
-calls, as there is around a weight update.
+What leaves cycles all the same (an exception knows its frames, and a frame the exception) waits for a moment without
+calls, as there is around a weight update; with calls in flight it waits until there are `MANY` new objects, or for
+`LATEST_S`.
 """
 
 from __future__ import annotations
@@ -20,41 +21,47 @@ import structlog
 
 log = structlog.get_logger()
 
-YOUNG = 4_000
-"""More objects than so many were made than freed: the young ones are looked at."""
-NEVER = 2**31 - 1
+SOME = 5_000
+"""So many more objects than at the last collection are worth one that nobody waits for."""
+MANY = 1_000_000
+"""So many are collected though calls are in flight, those alone that are new: it stops the loop for a second, and
+bounds what failures can leave."""
 LOOK_S = 5.0
 LATEST_S = 3600.0
 """After so long without a moment without calls, all is collected in spite of them."""
 
 
-def collect_young_alone() -> None:
+def collect_by_hand() -> None:
     """From here on, and leave what start-up made out of it altogether."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG, NEVER, NEVER)
+    gc.disable()
 
 
 async def collect_when_idle(
     in_flight: Callable[[], int],
     look_s: float = LOOK_S,
     latest_s: float = LATEST_S,
+    many: int = MANY,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Collect all that is there while no call is in flight, where the young ones were looked at since; for ever.
+    """Collect what there is while no call is in flight, where enough is new; for ever.
 
     Args:
         in_flight: how many calls are.
         look_s: between two looks, seconds.
         latest_s: seconds after which it is done with calls in flight.
+        many: so many new objects are collected with calls in flight.
     """
     last = clock()
     while True:
         await asyncio.sleep(look_s)
-        calls, waited_s = in_flight(), clock() - last
-        if not gc.get_count()[1] or (calls and waited_s < latest_s):
+        calls, new = in_flight(), gc.get_count()[0]
+        late = clock() - last >= latest_s
+        if new < (many if calls and not late else SOME):
             continue
         began = clock()
-        found = gc.collect()
-        last = clock()
-        log.info("collected", objects=found, ms=round((last - began) * 1e3, 1), in_flight=calls)
+        found = gc.collect(0 if calls and not late else 2)
+        log.info("collected", objects=found, new=new, ms=round((clock() - began) * 1e3, 1), in_flight=calls)
+        if not calls or late:
+            last = clock()

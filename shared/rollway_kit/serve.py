@@ -17,6 +17,10 @@ from rollway_kit.settings import ServiceSettings
 
 log = structlog.get_logger()
 
+ACCEPTS = 16
+"""Connections taken in one iteration of the loop. libuv takes one for each descriptor that it listens on: of a thousand
+that come at once, each would else wait for as many iterations as there are connections before it."""
+
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening-ready TCP socket.
@@ -42,6 +46,11 @@ def bind_or_refuse(host: str, port: int) -> socket.socket:
     except OSError as e:
         sys.stderr.write(f"refusing to start: cannot bind {host}:{port}: {e.strerror}\n")
         raise SystemExit(2) from e
+
+
+def listeners(sock: socket.socket) -> list[socket.socket]:
+    """`ACCEPTS` descriptors of one bound socket, itself the first: they share its address and its queue."""
+    return [sock, *(sock.dup() for _ in range(ACCEPTS - 1))]
 
 
 def url_of(sock: socket.socket, host: str) -> str:
@@ -89,9 +98,11 @@ def run(
     # uvicorn raises the signal that stopped it once more when it is done; a clean stop is not a failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
-    sockets = [*([] if only_admin else [sock]), *([] if admin is None else [admin[0]])]
+    sockets = [*([] if only_admin else listeners(sock)), *([] if admin is None else [admin[0]])]
     try:
-        with sock, admin[0] if admin is not None else contextlib.nullcontext():
+        with contextlib.ExitStack() as opened:
+            for one in (sock, *sockets):
+                opened.enter_context(one)
             server.run(sockets=sockets)
     except SystemExit as e:
         raise SystemExit(1 if e.code else 0) from e

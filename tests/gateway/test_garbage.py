@@ -1,7 +1,6 @@
 """A call leaves nothing to garbage collection: what it held goes with its last reference.
 
-The gateway's process collects what is old only when it is idle (`garbage`), so a cycle would keep requests and answers
-for long.
+The gateway's process collects only when it is idle (`garbage`), so a cycle would keep requests and answers for long.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rollway_gateway.garbage import collect_when_idle, collect_young_alone
+from rollway_gateway.garbage import SOME, collect_by_hand, collect_when_idle
 from rollway_gateway.openai_errors import AgentError
 from tests.gateway.conftest import RunningGateway, running_gateway
 from tests.kit.deadlines import eventually
@@ -122,35 +121,66 @@ class _Cycle:
         self.itself = self
 
 
+@contextmanager
+def _by_hand() -> Iterator[None]:
+    """As in the gateway's process."""
+    frozen = gc.get_freeze_count()
+    collect_by_hand()
+    try:
+        yield
+    finally:
+        gc.enable()
+        if not frozen:
+            gc.unfreeze()
+
+
+def test_nothing_is_collected_by_itself() -> None:
+    with _by_hand():
+        cycle = weakref.ref(_Cycle())
+        kept = [[n] for n in range(100_000)]
+        assert cycle() is not None
+        del kept
+
+
 async def test_all_is_collected_when_no_call_is_in_flight_or_at_the_latest() -> None:
-    """What has grown old in a cycle waits for a moment without calls."""
-    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    """What is left in a cycle waits for a moment without calls."""
     in_flight, now = 1, 0.0
 
-    def aged() -> weakref.ref[_Cycle]:
-        cycle = _Cycle()
-        gc.collect(0)  # it lives, and is not young any more
-        return weakref.ref(cycle)
+    def left() -> tuple[weakref.ref[_Cycle], list[Any]]:
+        """A cycle, and as many new objects as are worth looking at."""
+        return weakref.ref(_Cycle()), [[n] for n in range(SOME)]
 
     def clock() -> float:
         return now
 
-    collect_young_alone()
-    collecting = asyncio.create_task(collect_when_idle(lambda: in_flight, 0.01, latest_s=100.0, clock=clock))
-    try:
-        old = aged()
-        assert gc.get_count()[1], "the young ones were looked at"
-        await asyncio.sleep(0.1)
-        assert old() is not None, "a call is in flight"
-        in_flight = 0
-        await eventually(lambda: old() is None, "all is collected when no call is in flight")
-        in_flight = 1
-        older = aged()
-        now = 101.0
-        await eventually(lambda: older() is None, "all is collected at the latest")
-        assert not collecting.done()
-    finally:
-        collecting.cancel()
-        gc.set_threshold(*before)
-        if not frozen:
-            gc.unfreeze()
+    with _by_hand():
+        collecting = asyncio.create_task(collect_when_idle(lambda: in_flight, 0.01, latest_s=100.0, clock=clock))
+        try:
+            old, kept = left()
+            await asyncio.sleep(0.1)
+            assert old() is not None, "a call is in flight"
+            in_flight = 0
+            await eventually(lambda: old() is None, "all is collected when no call is in flight")
+            in_flight = 1
+            older, more = left()
+            now = 101.0
+            await eventually(lambda: older() is None, "all is collected at the latest")
+            assert not collecting.done()
+            del kept, more
+        finally:
+            collecting.cancel()
+
+
+async def test_what_failures_leave_is_bounded_though_there_is_always_a_call_in_flight() -> None:
+    with _by_hand():
+        collecting = asyncio.create_task(collect_when_idle(lambda: 1, 0.01, many=20_000, clock=lambda: 0.0))
+        try:
+            first = weakref.ref(_Cycle())
+            left = [[n] for n in range(10_000)]
+            await asyncio.sleep(0.1)
+            assert first() is not None
+            left += [[n] for n in range(20_000)]
+            await eventually(lambda: first() is None, "so many are looked at")
+            assert not collecting.done()
+        finally:
+            collecting.cancel()

@@ -8,7 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from rollway_gateway.agent_routes import LONG_BODY
 from rollway_gateway.pace import BUDGET_S, Pace
+from tests.gateway.conftest import running_gateway
+from tests.kit.scripted_engine import ScriptedEngine
 
 
 class Clock:
@@ -122,3 +125,23 @@ async def test_one_that_is_cancelled_when_its_turn_has_come_holds_up_nobody() ->
     pace._next()  # its future is done, and its task has not run yet
     late.cancel()
     await asyncio.wait_for(after, 60)
+
+
+@pytest.mark.parametrize(("length", "turns"), [(100, 1), (LONG_BODY, 2)])
+async def test_a_long_request_is_read_in_one_step_and_planned_in_another(
+    monkeypatch: pytest.MonkeyPatch, length: int, turns: int
+) -> None:
+    async with ScriptedEngine() as engine, running_gateway(mode="mirror", health_interval_s=3600) as gateway:
+        await gateway.http.post("/v1/pools/default/workers", json={"url": engine.url})
+        pace, taken = gateway.inside.pace, []
+
+        async def turn(size: int) -> None:
+            taken.append(size)
+            await Pace.turn(pace, size)
+
+        monkeypatch.setattr(pace, "turn", turn)
+        asked = {"model": "m", "messages": [{"role": "user", "content": "x" * length}]}
+        answer = await gateway.http.post("/sessions/s/v1/chat/completions", json=asked)
+    assert answer.status_code == 200
+    request = int(answer.request.headers["content-length"])
+    assert taken[:-1] == [request] * turns, "and the last for its answer"

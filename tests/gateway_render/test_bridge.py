@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from datetime import datetime
 
 import pytest
 
@@ -139,3 +140,44 @@ def test_a_template_whose_words_before_the_closer_depend_on_what_follows_is_decl
     found = bridged(nosy, new=[{"role": "user", "content": "odd"}])
     assert isinstance(found, Drift) and found.reason is DriftReason.REWRITTEN
     assert isinstance(bridged(nosy), str)
+
+
+DATED = "<|start|>system\nIt is {{ strftime_now('%d %b') }}.<|end|>\n" + tiny.CHATML
+
+
+def _extended(bridge: DifferenceBridge, new: dict, options: Options = NONE) -> str:
+    vocabulary = bridge._template.vocabulary
+    turn = ExactTurn(
+        "t", None, array("i", [1]), vocabulary.encode("So.<|end|>"), {"role": "assistant", "content": "So."}
+    )
+    found = bridge.extend(turn, [{"role": "system", "content": "Be brief."}, ASK], [new], options)
+    assert not isinstance(found, Drift), found
+    return vocabulary.decode(found)
+
+
+def test_what_stands_before_an_answer_is_rendered_once_for_all_turns_with_the_same_tools() -> None:
+    template = tiny.template(tiny.CHATML)
+    bridge = DifferenceBridge(template, closers=frozenset({template.vocabulary.id_of("<|end|>")}))
+    alone: list[str] = []
+    text = template.text
+
+    def counted(messages, options, *, prompt=True):  # type: ignore[no-untyped-def]
+        if not prompt:
+            alone.append(options.tools[0]["name"] if options.tools else "")
+        return text(messages, options, prompt=prompt)
+
+    template.text = counted  # type: ignore[method-assign]
+    for said in ("one", "two", "three"):
+        for tools in (None, [{"name": "f", "parameters": {}}], [{"name": "g", "parameters": {}}]):
+            expected = f"\n<|start|>user\n{said}<|end|>\n<|start|>assistant\n"
+            assert _extended(bridge, {"role": "user", "content": said}, Options(tools=tools)) == expected
+    assert sorted(alone) == ["", "f", "g"]
+
+
+def test_a_template_that_shows_the_date_is_rendered_anew_when_it_changes() -> None:
+    today = [datetime(2026, 1, 31)]
+    template = tiny.template(DATED, now=lambda: today[0])
+    bridge = DifferenceBridge(template, closers=frozenset({template.vocabulary.id_of("<|end|>")}))
+    for day in (datetime(2026, 1, 31), datetime(2026, 2, 1)):
+        today[0] = day
+        assert _extended(bridge, NEXT) == "\n<|start|>user\nAnd then?<|end|>\n<|start|>assistant\n"

@@ -6,6 +6,9 @@ newlines, digits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
+
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from rollway_gateway.render.template import Template
@@ -81,5 +84,5 @@ NO_CLOSER = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% end
 TRIMS = CHATML.replace("{{- m.content }}", "{{- m.content | trim }}")
 
 
-def template(source: str = CHATML, stop: str = "<|end|>") -> Template:
-    return Template(source, vocabulary(stop), name="tiny")
+def template(source: str = CHATML, stop: str = "<|end|>", now: Callable[[], datetime] = datetime.now) -> Template:
+    return Template(source, vocabulary(stop), name="tiny", now=now)

@@ -7,11 +7,14 @@ import json
 import socket
 import threading
 import urllib.request
+from asyncio import Protocol, get_running_loop, sleep
+from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
-from rollway_kit import logs
+from rollway_kit import logs, serve
 from tests.kit.deadlines import until
 from tests.kit.services import Service, Services
 
@@ -64,6 +67,48 @@ def test_a_taken_port_is_a_clear_refusal(services: Services) -> None:
         assert service.wait() == 2
     assert f"refusing to start: cannot bind 127.0.0.1:{port}: Address already in use" in service.logs()
     assert "Traceback" not in service.logs()
+
+
+def test_connections_that_come_at_once_are_taken_many_in_an_iteration_of_the_loop() -> None:
+    """libuv takes one for each descriptor: with one, the last of a thousand waits for a thousand iterations."""
+    made = iterations = 0
+
+    class Counted(Protocol):
+        def connection_made(self, transport: Any) -> None:
+            nonlocal made
+            made += 1
+            transport.abort()
+
+    async def take(waiting: list[socket.socket]) -> None:
+        nonlocal iterations
+        with serve.bind("127.0.0.1", 0) as bound:
+            listening = serve.listeners(bound)
+            servers = [await get_running_loop().create_server(Counted, sock=s, backlog=1024) for s in listening]
+            for _ in range(10 * serve.ACCEPTS):
+                waiting.append(socket.create_connection(bound.getsockname()))
+            while made < len(waiting):
+                assert (iterations := iterations + 1) < 1000
+                await sleep(0)
+            for server in servers:
+                server.close()
+                await server.wait_closed()
+
+    clients: list[socket.socket] = []
+    try:
+        uvloop.run(take(clients))
+    finally:
+        for client in clients:
+            client.close()
+    assert made == 10 * serve.ACCEPTS
+    assert iterations <= 2 * 10
+
+
+def test_a_service_listens_so(services: Services) -> None:
+    service = services.start("example", MODULE)
+    listening = f":{service.port:04X} 00000000:0000 0A "
+    inode = next(line for line in Path("/proc/net/tcp").read_text().splitlines() if listening in line).split()[9]
+    held = [fd.readlink() for fd in Path(f"/proc/{service.pid}/fd").iterdir()]
+    assert held.count(Path(f"socket:[{inode}]")) == serve.ACCEPTS
 
 
 def test_an_address_that_is_not_ours_is_a_clear_refusal(services: Services) -> None:

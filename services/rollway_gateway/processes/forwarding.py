@@ -55,9 +55,8 @@ class Siblings:
 async def forward(gateway: Gateway, base: str, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer as the process at ``base`` does, piece by piece. An agent that leaves is gone there too."""
     headers: dict[bytes, bytes] = dict(scope["headers"])
-    settings = gateway.settings
     try:
-        raw = await agent_routes.read_body(receive, headers, settings.max_body_bytes, settings.body_timeout_s)
+        raw = await agent_routes.read_body(gateway, headers, receive)
     except AgentError as e:
         await send_error(send, e)
         return

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
+import orjson
+import xxhash
+
 from rollway_gateway.render.messages import Message, texts
 from rollway_gateway.render.template import Options, Refused, Template
 from rollway_gateway.tree.messages import ExactTurn
@@ -17,6 +20,10 @@ from rollway_wire.tokens import IDS
 History = Literal["faithful", "continuous"]
 """What a later prompt shows of earlier reasoning. faithful: what the template shows, so where it drops reasoning the
 session branches; continuous: everything sampled stays, whatever the template would drop."""
+
+
+HEADS = 64
+"""Renderings of what stands before an answer, kept for all sessions of a worker's template."""
 
 
 class DriftReason(StrEnum):
@@ -100,6 +107,8 @@ class DifferenceBridge:
         ids = (self._vocabulary.stop_ids | closers) & self._vocabulary.added_ids
         self._closers = {self._vocabulary.token_of(i): i for i in sorted(ids)}
         self._ends = self._vocabulary.stop_ids | closers
+        self._heads: dict[bytes, str] = {}
+        """By what they were rendered from."""
 
     @property
     def name(self) -> str:
@@ -144,15 +153,31 @@ class DifferenceBridge:
         head = [m for m in history if m.get("role") in ("system", "developer")]
         return [*head, {"role": "user", "content": "Question"}]
 
+    def _head(self, before: list[Message], options: Options, whole: str) -> str:
+        """What stands before the answer where nothing follows it: the same turn after turn, tools and all. Rendered
+        anew where ``whole`` does not begin with it: a template may show the date."""
+        if self.window == "session":  # it is never the same again
+            return self._template.text(before, options, prompt=False)
+        try:
+            key = xxhash.xxh3_128_digest(orjson.dumps([before, options.tools, options.kwargs]))
+        except TypeError:  # no JSON, so no agent's
+            return self._template.text(before, options, prompt=False)
+        head = self._heads.get(key)
+        if head is None or not whole.startswith(head):
+            head = self._template.text(before, options, prompt=False)
+            if len(self._heads) >= HEADS:
+                self._heads.clear()  # at once: threads share it
+            self._heads[key] = head
+        return head
+
     def _tail(
         self, turn: ExactTurn, before: list[Message], new: Sequence[Message], options: Options
     ) -> tuple[str, str] | Drift:
         """The closer's text and all that stands behind it."""
         marks = _Marks([*before, *new])
         answer = marks.answer(turn)
-        head = self._template.text(before, options, prompt=False)
         whole = self._template.text([*before, answer, *new], options)
-        if not whole.startswith(head):
+        if not whole.startswith(head := self._head(before, options, whole)):
             return Drift(DriftReason.REWRITTEN, _difference(head, whole))
         if self.history == "faithful" and turn.reasoning and marks.reasoning not in whole:
             return Drift(DriftReason.REASONING_DROPPED, "the template drops earlier reasoning")
