@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from rollway_gateway.threads import stand_back
 
 T = TypeVar("T")
 NICE = 10
@@ -18,12 +17,7 @@ busy loop's, at 5 once in 12. At 19 other processes on the core would starve a t
 lock."""
 
 
-def _stand_back() -> None:
-    if sys.platform == "linux":  # elsewhere threads have no priority of their own
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-
-
-_RENDERER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render", initializer=_stand_back)
+_RENDERER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render", initializer=stand_back, initargs=(NICE,))
 """One thread: a template renders under the interpreter's lock, and with several such threads the loop waits for its
 turn behind all of them. Tokenising, most of the work, holds no lock; a gateway with more cores has more processes."""
 
