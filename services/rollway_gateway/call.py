@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import structlog
 from starlette.types import Message, Receive, Send
@@ -190,6 +190,12 @@ class ModelCall:
         if self._record is None or not self._record.answered or self._is_kept or self._store.journal is None:
             return self._kept.send(message)  # every event comes this way: no coroutine of its own
         return self._send_after_record(message)
+
+    @property
+    def piece(self) -> Callable[[bytes], Awaitable[None] | None]:
+        """What sends a piece of a stream's body to the agent, in its middle: before the record. None: it is out."""
+        assert self._kept is not None
+        return self._kept.piece
 
     async def _send_after_record(self, message: Message) -> None:
         self._held.append(message)

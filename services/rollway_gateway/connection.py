@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
         self._unread = self._head_bytes = self.status = 0
         self.headers: dict[str, str] = {}
         self._stays = False
-        self.headed = self.whole = self._paused = self._framed = self._awaits_whole = False
+        self.headed = self.whole = self._paused = self._framed = self._awaits_whole = self._between = False
 
     # -- used by `Connections`
 
@@ -226,6 +226,10 @@ class Connection(asyncio.Protocol):
             self._fail(AnswerBroken("bytes that belong to no answer"))
             return
         self._last_at = self._loop.time()
+        if self._between and self.sink is not None and (piece := _chunk_of(data)) is not None:
+            if not self._sunk(self.sink, piece):
+                self._wake()
+            return
         if not self.headed:
             self._head_bytes += len(data)
         try:
@@ -240,7 +244,7 @@ class Connection(asyncio.Protocol):
             self._fail(AnswerBroken(f"a head of over {HEAD_BYTES} bytes"))
             return
         if self.sink is not None:
-            if self._sunk(self.sink) and not self.whole:
+            if (not self.arrived or self._sunk(self.sink, self.take())) and not self.whole:
                 return
         elif self._awaits_whole:
             if not self.whole:
@@ -252,10 +256,10 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _sunk(self, sink: Callable[[bytes], bool]) -> bool:
+    def _sunk(self, sink: Callable[[bytes], bool], piece: bytes) -> bool:
         """Whether the sink took what came and wants more."""
         try:
-            if not self.arrived or sink(self.take()):
+            if sink(piece):
                 return True
         except Exception as e:  # noqa: BLE001 - it is raised where the pump is awaited
             self.sink_problem = e
@@ -305,7 +309,25 @@ class Connection(asyncio.Protocol):
         self.arrived.append(body)
         self._unread += len(body)
 
+    def on_chunk_header(self) -> None:
+        self._between = False
+
+    def on_chunk_complete(self) -> None:
+        self._between = True
+        """The parser stands where a chunk begins, and a whole one need not go through it."""
+
     def on_message_complete(self) -> None:
+        self._between = False
         if self.headed:
             self.whole = True
             self._stays = self._parser.should_keep_alive()
+
+
+def _chunk_of(data: bytes) -> bytes | None:
+    """The content of one chunk that is all of what was read, as a server writes it that sends every event by itself.
+    None: it is not so, which is the parser's to say."""
+    at = data.find(b"\r\n", 1, 9)
+    size = len(data) - at - 4
+    if at < 0 or size <= 0 or data[:at] != b"%x" % size or not data.endswith(b"\r\n"):
+        return None
+    return data[at + 2 : -2]

@@ -12,6 +12,8 @@ from weakref import WeakMethod
 
 from starlette.types import Message, Receive, Send
 
+from rollway_kit.http_guard import piece_writer
+
 
 class Delivery:
     def __init__(self, send: Send, *, grace_s: float, on_silence: Callable[[], None]) -> None:
@@ -20,6 +22,7 @@ class Delivery:
             on_silence: a method, of an object that is not kept alive for it.
         """
         self._client: Send | None = send
+        self._write = piece_writer(send)
         self._is_there = True
         """The client that asked, as far as is known."""
         self._grace_s, self._on_silence = grace_s, WeakMethod(on_silence)
@@ -46,14 +49,22 @@ class Delivery:
             self._tell()
         return self._client(message) if self._client is not None else _nothing()
 
+    def piece(self, body: bytes) -> Awaitable[None] | None:
+        """`send` of a piece of the body, not empty and not the last. None: it is out."""
+        message: Message = {"type": "http.response.body", "body": body, "more_body": True}
+        if self._write is None or self._grown is not None or not self._write(body):
+            return self.send(message)
+        self._kept.append(message)
+        return None
+
     def end(self) -> None:
         """Nothing more will be sent."""
-        self.ended, self._client = True, None
+        self.ended, self._client, self._write = True, None, None
         self._tell()
 
     def lose_client(self) -> None:
         """The client that asked is gone."""
-        self._client, self._is_there = None, False
+        self._client, self._write, self._is_there = None, None, False
         self.await_silence()
 
     async def rejoin(self, receive: Receive, send: Send, taken: Callable[[], None]) -> bool | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -47,6 +47,10 @@ class Taker(Protocol):
 
     def send(self, message: Message) -> Awaitable[None]:
         """To the agent."""
+
+    @property
+    def piece(self) -> Callable[[bytes], Awaitable[None] | None]:
+        """What sends a piece of a stream's middle to the agent. None: it is out."""
 
     async def turn(self, size: int) -> None:
         """Until it may do what takes long with so many bytes."""
@@ -229,7 +233,7 @@ class EngineAnswer:
             if (outcome := await self._passed(response, headers, events, shown)) is not None:
                 return outcome
             if self.delivered and self.first_at is not None and self._message is None:
-                flow = Flow(worker, blocks, events, self._call.send)
+                flow = Flow(worker, blocks, events, self._call.piece)
                 await response.pump(flow.take)
                 await flow.settled()
                 if (outcome := await self._passed(response, headers, events, flow.rest)) is not None:

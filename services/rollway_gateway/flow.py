@@ -7,12 +7,10 @@ the flow stops, and the task waits for the agent.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Generator
+from time import monotonic
 from types import coroutine
 from typing import Any
-
-from starlette.types import Message
 
 from rollway_gateway.capture.sse import EventTooLarge, SseBlocks
 from rollway_gateway.capture.stream import StreamFilter
@@ -23,12 +21,16 @@ from rollway_gateway.worker import Worker
 class Flow:
     """Of one stream, from an event of which the agent has something to one that is not like the others."""
 
-    __slots__ = ("_blocks", "_events", "_send", "_sending", "_waits_for", "_worker", "rest")
+    __slots__ = ("_blocks", "_events", "_piece", "_sending", "_waits_for", "_worker", "rest")
 
     def __init__(
-        self, worker: Worker, blocks: SseBlocks, events: StreamFilter, send: Callable[[Message], Awaitable[None]]
+        self, worker: Worker, blocks: SseBlocks, events: StreamFilter, piece: Callable[[bytes], Awaitable[None] | None]
     ) -> None:
-        self._worker, self._blocks, self._events, self._send = worker, blocks, events, send
+        """
+        Args:
+            piece: sends a piece of the body; None: it is out.
+        """
+        self._worker, self._blocks, self._events, self._piece = worker, blocks, events, piece
         self._sending: Generator[Any, Any, None] | None = None
         """What waits for the agent."""
         self._waits_for: Any = None
@@ -41,9 +43,9 @@ class Flow:
         Raises:
             AgentError: 502, an event has no end.
         """
-        self._worker.bytes_at = time.monotonic()
+        self._worker.bytes_at = monotonic()
         events, blocks = self._events, self._blocks
-        shown = events.usual(data) if blocks.is_between and data.endswith(b"\n\n") else None
+        shown = events.usual(data) if not blocks.rest and data.endswith(b"\n\n") else None
         if shown is None:
             try:
                 shown = events.blocks(blocks.feed(data))
@@ -54,7 +56,9 @@ class Flow:
                 return False
             if not shown:
                 return True
-        sending = self._send({"type": "http.response.body", "body": shown, "more_body": True}).__await__()
+        if (waits := self._piece(shown)) is None:
+            return True
+        sending = waits.__await__()
         try:
             self._waits_for = next(sending)
         except StopIteration:

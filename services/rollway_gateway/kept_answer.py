@@ -59,6 +59,11 @@ class KeptAnswer:
     def send(self, message: Message) -> Awaitable[None]:
         return self._delivery.send(message)
 
+    @property
+    def piece(self) -> Callable[[bytes], Awaitable[None] | None]:
+        """See `Delivery.piece`."""
+        return self._delivery.piece
+
     def lose_client(self) -> None:
         self._delivery.lose_client()
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
-from starlette.types import Message
 
 from rollway_gateway.capture.evidence import Evidence
 from rollway_gateway.capture.sse import SseBlocks
@@ -26,16 +26,23 @@ def block(k: int, text: str = "é", **more: Any) -> bytes:
 
 
 class Agent:
-    """Takes messages; while ``slow``, it makes the sender wait."""
+    """Takes pieces; while it does not, it makes the sender wait. ``at_once``: what it takes needs no coroutine."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: bool = False) -> None:
         self.got = b""
         self.takes = asyncio.Event()
         self.takes.set()
+        self._at_once = at_once
 
-    async def send(self, message: Message) -> None:
+    def piece(self, body: bytes) -> Awaitable[None] | None:
+        if not self._at_once or not self.takes.is_set():
+            return self._later(body)
+        self.got += body
+        return None
+
+    async def _later(self, body: bytes) -> None:
         await self.takes.wait()
-        self.got += message["body"]
+        self.got += body
 
 
 def flowing(agent: Agent, blocks: SseBlocks | None = None) -> tuple[Flow, Evidence]:
@@ -43,12 +50,13 @@ def flowing(agent: Agent, blocks: SseBlocks | None = None) -> tuple[Flow, Eviden
     events = StreamFilter(asked("chat", stream=True), evidence, Fingerprint())
     events.block(block(0).removesuffix(b"\n\n"))
     worker: Any = SimpleNamespace(bytes_at=0.0)
-    return Flow(worker, blocks or SseBlocks(), events, agent.send), evidence
+    return Flow(worker, blocks or SseBlocks(), events, agent.piece), evidence
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("piece", [1, 7, 200, 10_000])
-async def test_what_comes_in_any_pieces_goes_on(piece: int) -> None:
-    agent = Agent()
+async def test_what_comes_in_any_pieces_goes_on(piece: int, at_once: bool) -> None:
+    agent = Agent(at_once=at_once)
     flow, evidence = flowing(agent)
     sent = b"".join(block(k) for k in range(1, 9)) + block(9, finish_reason="stop") + b"data: [DONE]\n\n"
     pieces = [sent[i : i + piece] for i in range(0, len(sent), piece)]
@@ -61,9 +69,10 @@ async def test_what_comes_in_any_pieces_goes_on(piece: int) -> None:
     assert list(evidence.choice(0).ids) == list(range(10))
 
 
-async def test_an_agent_that_reads_slowly_is_waited_for() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_an_agent_that_reads_slowly_is_waited_for(at_once: bool) -> None:
     """The flow stops, and goes on where it was: no event is lost, doubled or overtaken."""
-    agent = Agent()
+    agent = Agent(at_once=at_once)
     flow, evidence = flowing(agent)
     assert flow.take(block(1, "a"))
     agent.takes.clear()
@@ -94,12 +103,12 @@ async def test_a_wait_for_the_agent_can_be_cancelled() -> None:
 
 
 async def test_an_agent_that_fails_while_it_is_waited_for() -> None:
-    async def breaks(_: Message) -> None:
+    async def breaks(_: bytes) -> None:
         await asyncio.sleep(0)
         raise ConnectionResetError("gone")
 
     flow, _ = flowing(Agent())
-    flow._send = breaks
+    flow._piece = breaks
     assert not flow.take(block(1))
     with pytest.raises(ConnectionResetError):
         await flow.settled()

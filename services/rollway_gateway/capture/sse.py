@@ -20,21 +20,17 @@ class SseBlocks:
     """
 
     def __init__(self, limit: int = 1 << 28) -> None:
-        self._rest: list[bytes] = []
-        """Of the block that is not complete: pieces, since one with routed experts may have thousands."""
+        self.rest: list[bytes] = []
+        """Of the block that is not complete: pieces, since one with routed experts may have thousands. Empty where none
+        is begun."""
         self._size = 0
         self._tail = b""
         """Its last bytes, where a blank line may have begun."""
         self._limit = limit
 
-    @property
-    def is_between(self) -> bool:
-        """No block is begun."""
-        return not self._rest
-
     def feed(self, data: bytes) -> list[bytes]:
         """The blocks that ``data`` completes."""
-        if self._rest:
+        if self.rest:
             if not _has_blank(self._tail + data):
                 self._keep(data)
                 return []
@@ -45,7 +41,7 @@ class SseBlocks:
         return [p for p in parts if p]
 
     def _keep(self, piece: bytes) -> None:
-        self._rest.append(piece)
+        self.rest.append(piece)
         self._size += len(piece)
         self._tail = (self._tail + piece[-3:])[-3:]
         if self._size > self._limit:
@@ -53,8 +49,8 @@ class SseBlocks:
 
     def close(self) -> bytes:
         """What came after the last blank line."""
-        rest = b"".join(self._rest)
-        self._rest.clear()
+        rest = b"".join(self.rest)
+        self.rest.clear()
         self._size, self._tail = 0, b""
         return rest
 

@@ -9,6 +9,7 @@ holds its last chunks until the usage chunk, which follows at once when a call h
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -57,6 +58,7 @@ class StreamFilter:
         "_echoed",
         "_evidence",
         "_fingerprint",
+        "_first",
         "_forced_usage",
         "_held",
         "_prompt",
@@ -80,6 +82,8 @@ class StreamFilter:
         self._ask = ask
         self._usual = UsualEvent() if translator is None and ask.kind == "chat" and ask.shows_text_alone else None
         self._evidence = evidence
+        self._first: tuple[array[int], array[float]] | None = None
+        """Ids and log-probs of the only choice of a stream with usual events."""
         self._fingerprint = fingerprint
         self._forced_usage = False
         """The engine is set to report usage on every chunk, asked or not; the agent would see it on plain vLLM."""
@@ -159,9 +163,12 @@ class StreamFilter:
         name, text, logprob, token, shown = found
         if self._answers is not None:
             self._answers.take_delta({"index": 0, "delta": {name.decode(): orjson.loads(text)}})
-        choice = self._evidence.choice(0)
-        choice.ids.append(token)
-        choice.logprobs.append(logprob)
+        if self._first is None:
+            choice = self._evidence.choice(0)
+            self._first = choice.ids, choice.logprobs
+        ids, logprobs = self._first
+        ids.append(token)
+        logprobs.append(logprob)
         return shown
 
     def end_with_error(self) -> bytes:

@@ -18,6 +18,7 @@ _REST = re.compile(
     rb'"bytes":(?:null|\[[0-9,]*+\]),"top_logprobs":\[\]\}\]\},"finish_reason":null,'
     rb'"token_ids":\[(0|[1-9][0-9]{0,8})\]\}\]\}(?:\n\n)?' % (_CHARACTERS, _CHARACTERS, _NUMBER)
 )
+_read_rest = _REST.fullmatch
 _HEAD = re.compile(
     rb'data: \{(?:"(?:id|object|model|created)":(?:"[^"\\\x00-\x1f]*"|[0-9]+),)+"choices":\[\{"index":0,"delta":'
 )
@@ -27,17 +28,19 @@ _STRIPPED = b',"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
 class UsualEvent:
     """Of one stream with one choice, whose agent asked for neither log-probs nor ids."""
 
-    __slots__ = ("_head",)
+    __slots__ = ("_at", "_head")
 
     def __init__(self) -> None:
         self._head = b"\n"
         """Of no event."""
+        self._at = 1
+        """Its length."""
 
     def learn(self, block: bytes) -> None:
         """An event that was parsed: what stands before its delta."""
         found = _HEAD.match(block)
         if found is not None:
-            self._head = found[0]
+            self._head, self._at = found[0], found.end()
 
     def read(self, block: bytes) -> tuple[bytes, bytes, float, int, bytes] | None:
         """Name and JSON of the delta's text, log-prob, id, and what plain vLLM would have sent; None: it is another.
@@ -45,10 +48,9 @@ class UsualEvent:
         Args:
             block: with its blank line or without.
         """
-        head = self._head
-        if not block.startswith(head):
+        if not block.startswith(self._head):
             return None
-        found = _REST.fullmatch(block, len(head))
+        found = _read_rest(block, self._at)
         if found is None:
             return None
         if not block.isascii():
