@@ -45,9 +45,15 @@ def section(name: str) -> str:
     if not path.is_file():
         return MISSING
     run = baseline.load(path)
-    about = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in run["machine"].items())
+    about = f"Measured on: {_machine(run['machine'])}."
+    for part in run.get("again", ()):
+        about += f" Measured again after that, all of it in one run: {part['suites']} ({_machine(part['machine'])})."
     failed = [f"{who}: {why}" for who, why in run.get("failures", {}).items()]
-    return "\n\n".join([f"Measured on: {about}.", SECTIONS[name](run), *failed])
+    return "\n\n".join([about, SECTIONS[name](run), *failed])
+
+
+def _machine(about: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in about.items())
 
 
 def page(text: str) -> str:

@@ -121,7 +121,9 @@ class Connection(asyncio.Protocol):
         self._unread = self._head_bytes = self.status = 0
         self.headers: dict[str, str] = {}
         self._stays = False
-        self.headed = self.whole = self._paused = self._framed = self._awaits_whole = self._between = False
+        self.headed = self.whole = self._paused = self._framed = self._awaits_whole = False
+        self._between = False
+        """The parser stands where a chunk begins: a whole one need not go through it."""
 
     # -- used by `Connections`
 
@@ -314,7 +316,6 @@ class Connection(asyncio.Protocol):
 
     def on_chunk_complete(self) -> None:
         self._between = True
-        """The parser stands where a chunk begins, and a whole one need not go through it."""
 
     def on_message_complete(self) -> None:
         self._between = False

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,3 +168,29 @@ def test_a_slower_machine_is_no_regression_and_a_worse_ratio_is() -> None:
 def test_the_table_shows_ratios_to_the_floor_and_dashes_for_what_was_not_measured() -> None:
     shown = table.text({**_run(0.5, 12_000), "peer": {"plain_cpu_ms_per_call": 5.0}})
     assert "0.5 (5.0×)" in shown and "5 (50.0×)" in shown and "12,000" in shown and "–" in shown
+
+
+def test_what_is_measured_again_takes_the_place_of_its_own_numbers_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baseline, "GATEWAY", tmp_path / "gateway.json")
+    then: dict[str, Any] = {
+        "machine": {"cores": 2},
+        "results": {"relay": {"a": 1.0, "b": 2.0}, "ours": {"a": 3.0}},
+        "rounds": {"relay": {"a": [1.0, 1.0]}, "ours": {}},
+        "failures": {"nginx": "not measured: it is not installed", "ours, a": "Refused: x", "ours, b": "Refused: y"},
+    }
+    baseline.save(baseline.GATEWAY, **then)
+    now: dict[str, Any] = {
+        "machine": {"cores": 3},
+        "results": {"ours": {"a": 5.0, "c": 6.0}, "nginx": {"a": 0.5}},
+        "rounds": {"ours": {"a": [5.0, 5.0]}},
+        "failures": {},
+    }
+    assert baseline.again(now, "a,c") == {
+        "machine": {"cores": 2},
+        "results": {"relay": {"a": 1.0, "b": 2.0}, "ours": {"a": 5.0, "c": 6.0}, "nginx": {"a": 0.5}},
+        "rounds": {"relay": {"a": [1.0, 1.0]}, "ours": {"a": [5.0, 5.0]}},
+        "failures": {"ours, b": "Refused: y"},
+        "again": [{"suites": "a,c", "machine": {"cores": 3}}],
+    }

@@ -162,11 +162,11 @@ async def test_all_is_collected_when_no_call_is_in_flight_or_at_the_latest() -> 
             in_flight = 0
             await eventually(lambda: old() is None, "all is collected when no call is in flight")
             in_flight = 1
-            older, more = left()
+            older = weakref.ref(_Cycle())
             now = 101.0
             await eventually(lambda: older() is None, "all is collected at the latest")
             assert not collecting.done()
-            del kept, more
+            del kept
         finally:
             collecting.cancel()
 
