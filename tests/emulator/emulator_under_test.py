@@ -44,6 +44,7 @@ def sdk_client(url: str, read_timeout: float = 60) -> Iterator[Any]:
     client = boto3.session.Session().client(
         "bedrock-agentcore", region_name="us-west-2", endpoint_url=url, config=config
     )
+    assert client.exceptions.RuntimeClientError  # made now: two threads that ask first would get classes of their own
     try:
         yield client
     finally:
