@@ -51,6 +51,9 @@ def again(now: dict[str, Any], suites: str) -> dict[str, Any]:
 
     Args:
         suites: as they were chosen.
+
+    Raises:
+        FileNotFoundError: no run was recorded: one of all suites and subjects is to be the first.
     """
     then = load(GATEWAY)
     for part in ("results", "rounds"):

@@ -148,7 +148,7 @@ async def test_all_is_collected_when_no_call_is_in_flight_or_at_the_latest() -> 
 
     def left() -> tuple[weakref.ref[_Cycle], list[Any]]:
         """A cycle, and as many new objects as are worth looking at."""
-        return weakref.ref(_Cycle()), [[n] for n in range(SOME)]
+        return weakref.ref(_Cycle()), [[n] for n in range(2 * SOME)]
 
     def clock() -> float:
         return now
